@@ -712,6 +712,16 @@ TN_API int tn_fx_unknown(tn_context *ctx, const char *path, const char **text);
  * see also: tn_context_free */
 TN_API void tn_graph_free(TN_TAKE tn_graph *g);
 
+/* Whether a list of passes, as tn_graph_passes takes it, runs one on this graph.
+ * in: graph; names, separated by commas; a pass or group of passes
+ * out: *has, 1 or 0; of a pipeline what it runs on the graph as it stands: for one that is a step already
+ *     "default" is "compiled"
+ * error: NULL; unknown names run nothing
+ * cost: linear in the graph
+ * from: `tenon plan FILE.tn --passes`
+ * see also: tn_passes_have, tn_graph_passes */
+TN_API int tn_graph_passes_have(tn_graph *g, const char *names, const char *pass, int *has);
+
 /* Runs passes by name, verifying the graph after each.
  * in: graph; names separated by commas, of pipelines ("default" for a training step, "gradients" for one
  *     without an update, "forward" for a graph that is run without a backward, "compiled" for a step

@@ -164,12 +164,15 @@ const char **shardings_of(Arena *a, const Graph *g, const tn_options *o, int *co
 const char *decision_name(const Decision *x); /* "save", "recompute", "offload" */
 /* As tn_plan_json and tn_plan_compare give them; in the memory of the (first) plan. */
 const char *plan_json(Arena *a, tn_plan *plan, bool fits);
-const char *plans_json(tn_plan *const *plans, const char *const *side);
+const char *plans_json(tn_plan *const *plans, const char *const *side, Arena *a);
 
 /* ---- op_tables.c: aligned columns ---- */
 
 /* The memory of a text that a call gives: that of the call before goes. */
 Arena *text_arena(tn_context *ctx);
+/* A text in a handle's memory: the one that was given before, *said, where it is the same, so that
+ * who asks again and again takes no more memory. */
+const char *text_kept(Arena *a, const char **said, const char *text);
 
 typedef struct Table {
     Arena *a;

@@ -8,6 +8,6 @@ int tn_graph_export_fx(tn_graph *g, const char **text)
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
     TRY(t, &g->h.owner->ctx)
-        *text = fx_export(g->h.a, g->g, TN_VERSION);
+        *text = text_kept(g->h.a, &g->said[GRAPH_FX], fx_export(try_arena(&t), g->g, TN_VERSION));
     return tried(&t);
 }

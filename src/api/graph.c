@@ -52,14 +52,19 @@ int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph)
     return tried(&t);
 }
 
+static const char *kept(tn_graph *g, GraphText which, const char *text)
+{
+    return text_kept(g->h.a, &g->said[which], text);
+}
+
 int tn_graph_print(tn_graph *g, const char **text)
 {
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
     TRY(t, &g->h.owner->ctx) {
-        Buf b = {.a = g->h.a};
+        Buf b = {.a = try_arena(&t)};
         graph_print(&b, g->g);
-        *text = b.text;
+        *text = kept(g, GRAPH_PRINT, b.text);
     }
     return tried(&t);
 }
@@ -69,9 +74,9 @@ int tn_graph_diff(tn_graph *before, tn_graph *after, const char **text)
     if (!args_kin(__func__, before, after) || !GIVEN(args_owner(after), before, after, text))
         return TN_CODE_USAGE;
     TRY(t, &after->h.owner->ctx) {
-        Buf b = {.a = after->h.a};
+        Buf b = {.a = try_arena(&t)};
         graph_diff(&b, before->g, after->g);
-        *text = b.text;
+        *text = kept(after, GRAPH_DIFF, b.text);
     }
     return tried(&t);
 }
@@ -134,11 +139,11 @@ int tn_graph_dot(tn_graph *g, const char **text)
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
     TRY(t, &g->h.owner->ctx) {
-        Buf b = {.a = g->h.a};
+        Buf b = {.a = try_arena(&t)};
         buf_printf(&b, "digraph \"%s\" {\n", g->g->name);
         dot_graph(&b, g->g, "");
         buf_add(&b, "}\n");
-        *text = b.text;
+        *text = kept(g, GRAPH_DOT, b.text);
     }
     return tried(&t);
 }
@@ -304,6 +309,14 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     }
     passes_until(&w, NULL);
     warn_machine(g->h.owner, o);
+}
+
+int tn_graph_passes_have(tn_graph *g, const char *names, const char *pass, int *has)
+{
+    if (!GIVEN(args_owner(g), g, names, pass, has))
+        return TN_CODE_USAGE;
+    *has = passes_have_of(g->g, names, pass);
+    return 0;
 }
 
 int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, AfterFn *after,

@@ -325,7 +325,7 @@ int tn_plan_export_json(tn_plan *p, const char **text)
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
     TRY(t, &p->h.owner->ctx) {
-        Buf b = {.a = p->h.a};
+        Buf b = {.a = try_arena(&t)};
         const Graph *g = p->p->g;
         buf_add(&b, "{\"tenon\": \"" TN_VERSION "\",\n");
         put_text(&b, "graph", g->name);
@@ -338,7 +338,7 @@ int tn_plan_export_json(tn_plan *p, const char **text)
         put_buffers(&b, p->p);
         put_calls(&b, p->p);
         buf_printf(&b, "\"plan\": %s}\n", plan_json(b.a, p, p->fits));
-        *text = b.text;
+        *text = text_kept(p->h.a, &p->said[SAID_EXPORT], b.text);
     }
     return tried(&t);
 }

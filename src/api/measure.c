@@ -22,14 +22,22 @@ static tn_call call_of(const CallTimes *t)
     };
 }
 
-static const tn_call *list_calls(const tn_program *x, int *count)
+/* Lists what was recorded; as long as nothing else is, that is the list that was given before. */
+static void list_calls(tn_program *x, Arena *tmp)
 {
     CallTimes *times;
-    *count = trace_calls(x->h.a, x->x->trace, x->x->plan, &times);
-    tn_call *calls = NEWN(x->h.a, tn_call, *count + 1);
-    for (int i = 0; i < *count; i++)
+    const int64_t nrecorded = trace_count(x->x->trace) + trace_runs(x->x->trace);
+    if (x->calls && x->nrecorded == nrecorded)
+        return;
+    const int n = trace_calls(tmp, x->x->trace, x->x->plan, &times);
+    tn_call *calls = NEWN(x->h.a, tn_call, n + 1);
+    for (int i = 0; i < n; i++) {
         calls[i] = call_of(&times[i]);
-    return calls;
+        calls[i].tensors = arena_strdup(x->h.a, calls[i].tensors);
+    }
+    x->calls = calls;
+    x->ncalls = n;
+    x->nrecorded = nrecorded;
 }
 
 int tn_program_calls(tn_program *x, const tn_call **calls, int *count)
@@ -40,8 +48,11 @@ int tn_program_calls(tn_program *x, const tn_call **calls, int *count)
         return TN_CODE_USAGE;
     *calls = NULL;
     *count = 0;
-    TRY(t, &x->h.owner->ctx)
-        *calls = list_calls(x, count);
+    TRY(t, &x->h.owner->ctx) {
+        list_calls(x, try_arena(&t));
+        *calls = x->calls;
+        *count = x->ncalls;
+    }
     return tried(&t);
 }
 

@@ -161,6 +161,6 @@ int tn_graph_mesh(tn_graph *g, const char **text)
     if (!GIVEN(args_owner(g), g, text))
         return TN_CODE_USAGE;
     TRY(t, &g->h.owner->ctx)
-        *text = tables(g->g, g->h.a);
+        *text = text_kept(g->h.a, &g->said[GRAPH_MESH], tables(g->g, try_arena(&t)));
     return tried(&t);
 }

@@ -3,6 +3,13 @@
 
 #include <string.h>
 
+const char *text_kept(Arena *a, const char **said, const char *text)
+{
+    if (text && (!*said || strcmp(*said, text) != 0))
+        *said = arena_strdup(a, text);
+    return text ? *said : NULL;
+}
+
 Arena *text_arena(tn_context *ctx)
 {
     if (!ctx->a && !(ctx->a = arena_new(&ctx->ctx)))

@@ -126,6 +126,11 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
     return code || (*plan)->fits ? code : TN_CODE_FIT;
 }
 
+static const char *kept(tn_plan *p, SaidText which, const char *text)
+{
+    return text_kept(p->h.a, &p->said[which], text);
+}
+
 static const char *plan_text(const tn_plan *p, Arena *a, bool steps)
 {
     const tn_graph *g = p->graph;
@@ -148,7 +153,7 @@ int tn_plan_text(tn_plan *p, int steps, const char **text)
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
     TRY(t, &p->h.owner->ctx)
-        *text = plan_text(p, p->h.a, steps);
+        *text = kept(p, steps ? SAID_STEPS : SAID_PLAN, plan_text(p, try_arena(&t), steps));
     return tried(&t);
 }
 
@@ -248,15 +253,6 @@ static const char *explanation(const tn_plan *p, Arena *a)
     return b.text ? b.text : "";
 }
 
-/* A text in the plan's memory: the one that was given before, where it is the same, as every
- * checkpoint asks for it. */
-static const char *kept(tn_plan *p, SaidText which, const char *text)
-{
-    if (!p->said[which] || strcmp(p->said[which], text) != 0)
-        p->said[which] = arena_strdup(p->h.a, text);
-    return p->said[which];
-}
-
 int tn_plan_decided(tn_plan *p, const char **text)
 {
     if (!GIVEN(args_owner(p), p, text))
@@ -275,7 +271,7 @@ int tn_plan_explain(tn_plan *p, const char **text)
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
     TRY(t, &p->h.owner->ctx)
-        *text = explanation(p, p->h.a);
+        *text = kept(p, SAID_EXPLAIN, explanation(p, try_arena(&t)));
     return tried(&t);
 }
 
@@ -291,7 +287,7 @@ int tn_plan_trace(tn_plan *p, const char **text)
     if (!GIVEN(args_owner(p), p, text))
         return TN_CODE_USAGE;
     TRY(t, &p->h.owner->ctx)
-        *text = trace_text(p, p->h.a);
+        *text = kept(p, SAID_TRACE, trace_text(p, try_arena(&t)));
     return tried(&t);
 }
 
@@ -308,10 +304,10 @@ int tn_plan_json(tn_plan *p, int fits, const char **text)
 
 /* ---- two plans ---- */
 
-static const char *comparison(tn_plan *const *plans, const char *const *side)
+static const char *comparison(tn_plan *const *plans, const char *const *side, Arena *a)
 {
     const Plan *p[] = {plans[0]->p, plans[1]->p};
-    Buf b = {.a = plans[0]->h.a};
+    Buf b = {.a = a};
     plan_compare(&b, p, side);
     return b.text;
 }
@@ -321,7 +317,8 @@ int tn_plan_compare(tn_plan *const *plans, const char *const *side, int as_json,
     if (!args_plans(__func__, plans, side, 2) || !GIVEN(args_owner(plans[0]), side, text))
         return TN_CODE_USAGE;
     TRY(t, &plans[0]->h.owner->ctx)
-        *text = as_json ? plans_json(plans, side) : comparison(plans, side);
+        *text = kept(plans[0], as_json ? SAID_COMPARE_JSON : SAID_COMPARE,
+                     (as_json ? plans_json : comparison)(plans, side, try_arena(&t)));
     return tried(&t);
 }
 
@@ -470,9 +467,21 @@ static tn_product product_of(const Node *n)
                         dtype_name(n->out[0]->type.dtype)};
 }
 
-static int add_product(int found, int most, tn_product *list, tn_product p, int64_t times)
+/* Nodes that are products, in all bodies. */
+static int count_products(const Graph *g)
 {
-    for (int i = 0; i < found && i < most; i++) {
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        EACH_BODY(b, n)
+            count += count_products(n->region->body[b]);
+        count += n->op->class == CLASS_PRODUCT;
+    }
+    return count;
+}
+
+static int add_product(int found, tn_product *list, tn_product p, int64_t times)
+{
+    for (int i = 0; i < found; i++) {
         tn_product *q = &list[i];
         if (q->batch == p.batch && q->m == p.m && q->k == p.k && q->n == p.n &&
             q->dtype == p.dtype && q->out_dtype == p.out_dtype) { /* names are unique */
@@ -481,19 +490,18 @@ static int add_product(int found, int most, tn_product *list, tn_product p, int6
         }
     }
     p.count = times;
-    if (found < most)
-        list[found] = p;
+    list[found] = p;
     return found + 1;
 }
 
-static int add_products(const Graph *g, int found, int most, tn_product *list, int64_t times)
+static int add_products(const Graph *g, int found, tn_product *list, int64_t times)
 {
     for (const Node *n = g->first; n; n = n->next) {
         EACH_BODY(b, n)
-            found = add_products(n->region->body[b], found, most, list,
-                                 times * region_times(n->region, b));
+            found =
+                add_products(n->region->body[b], found, list, times * region_times(n->region, b));
         if (n->op->class == CLASS_PRODUCT)
-            found = add_product(found, most, list, product_of(n), times);
+            found = add_product(found, list, product_of(n), times);
     }
     return found;
 }
@@ -503,7 +511,16 @@ int tn_plan_products(const tn_plan *p, int most, tn_product *products)
     if (!GIVEN(args_owner(p), p) || !WITHIN(args_owner(p), 0, INT32_MAX, most) ||
         (most && !GIVEN(args_owner(p), products)))
         return 0;
-    return add_products(p->p->g, 0, most, products, 1);
+    volatile int found = 0;
+    TRY(t, &p->h.owner->ctx) {
+        const int all = count_products(p->p->g);
+        tn_product *list = NEWN(try_arena(&t), tn_product, all + 1);
+        found = add_products(p->p->g, 0, list, 1);
+        for (int i = 0; i < MIN(found, most); i++)
+            products[i] = list[i];
+    }
+    tried(&t);
+    return found;
 }
 
 void tn_plan_free(tn_plan *p)

@@ -509,10 +509,9 @@ static void fill_difference(Arena *a, json_t *d, json_t *x, json_t *y)
     }
 }
 
-const char *plans_json(tn_plan *const *plans, const char *const *side)
+const char *plans_json(tn_plan *const *plans, const char *const *side, Arena *a)
 {
     static const char *const names[] = {"a", "b"};
-    Arena *a = plans[0]->h.a;
     json_t *o = new_object(a), *one[2];
     for (int i = 0; i < 2; i++) {
         one[i] = put(a, o, names[i], json_object());

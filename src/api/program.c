@@ -235,10 +235,17 @@ const char *tn_program_unsound(const tn_program *x, int64_t *count)
 
 /* ---- what calls took ---- */
 
+/* What was recorded before is forgotten, with its memory. */
 static int make_trace(tn_program *x, int64_t nruns, double (*clock)(void))
 {
-    TRY(t, &x->h.owner->ctx)
-        x->x->trace = trace_new(x->h.a, x->x->plan, nruns, clock);
+    x->x->trace = NULL;
+    x->calls = NULL;
+    TRY(t, &x->h.owner->ctx) {
+        if (!x->traced)
+            x->traced = arena_tmp(x->h.a);
+        arena_reset(x->traced);
+        x->x->trace = trace_new(x->traced, x->x->plan, nruns, clock);
+    }
     return tried(&t);
 }
 

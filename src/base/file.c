@@ -287,9 +287,14 @@ const char *bytes_text(int64_t nbytes, const char *unit, char *text, size_t size
     int i = 0;
     while (unit && i < LEN(units) && strcmp(unit, units[i].name) != 0)
         i++;
-    if (i == LEN(units) || units[i].scale == 1)
+    const int64_t scale = i < LEN(units) ? (int64_t)units[i].scale : 1;
+    if (scale == 1)
         snprintf(text, size, "%lld", (long long)nbytes);
-    else
+    else if (nbytes >= 0) { /* a double would round from 2^53 on */
+        const int64_t part = (nbytes % scale * 100 + scale - 1) / scale;
+        snprintf(text, size, "%lld.%02lld%s", (long long)(nbytes / scale + part / 100),
+                 (long long)(part % 100), unit);
+    } else
         snprintf(text, size, "%.2f%s", ceil(100 * ((double)nbytes / units[i].scale)) / 100, unit);
     return text;
 }

@@ -5,6 +5,7 @@
 #include "../train/train.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,22 +13,34 @@
 
 /* ---- results ---- */
 
+/* "KEY": x, null where it was not measured. */
+static void put_number(const char *key, double x)
+{
+    printf(isfinite(x) ? ", \"%s\": %.6g" : ", \"%s\": null", key, x);
+}
+
 static void print_json(Bench *b, const char *title, const Result *r, double ratio)
 {
     json_t *name = json_sprintf("%s %s", title, r->name);
     char *text = json_dumps(name, JSON_ENCODE_ANY);
-    printf("%s {\"name\": %s, \"value\": %.6g, \"unit\": \"%s\", ", b->printed++ ? ",\n" : "[\n",
-           text ? text : "null", r->value, r->unit);
+    printf("%s {\"name\": %s", b->printed++ ? ",\n" : "[\n", text ? text : "null");
+    put_number("value", r->value);
+    printf(", \"unit\": \"%s\"", r->unit);
     free(text);
     json_decref(name);
-    printf(r->limit > 0 ? "\"limit\": %.6g, \"ratio\": %.4f, "
-                        : "\"limit\": null, \"ratio\": null, ",
-           r->limit, ratio);
-    printf("\"runs\": %lld, \"min\": %.6g, \"max\": %.6g", (long long)r->runs, r->min, r->max);
-    if (r->count)
-        printf(", \"count\": %lld, \"lost\": %.6g", (long long)r->count, r->lost);
-    if (r->rate_unit)
-        printf(", \"rate\": %.6g, \"rate_unit\": \"%s\"", r->rate, r->rate_unit);
+    put_number("limit", r->limit > 0 ? r->limit : NAN);
+    printf(ratio > 0 ? ", \"ratio\": %.4f" : ", \"ratio\": null", ratio);
+    printf(", \"runs\": %lld", (long long)r->runs);
+    put_number("min", r->min);
+    put_number("max", r->max);
+    if (r->count) {
+        printf(", \"count\": %lld", (long long)r->count);
+        put_number("lost", r->lost);
+    }
+    if (r->rate_unit) {
+        put_number("rate", r->rate);
+        printf(", \"rate_unit\": \"%s\"", r->rate_unit);
+    }
     if (r->ways && r->ways->taken.kernel)
         printf(", \"ways\": %d, \"way\": \"%s\", \"best\": \"%s\", \"way_sec\": %.6g,"
                " \"best_sec\": %.6g, \"way_lost\": %.6g",
@@ -36,42 +49,66 @@ static void print_json(Bench *b, const char *title, const Result *r, double rati
     printf("}");
 }
 
-/* The options of chunking, in a result's name. */
-static void put_chunk(const Bench *b, char *text, size_t size)
+/* What a result's name says of the settings beside the batch and the dtype: each option that was
+ * given and changes the step. */
+static void put_settings(const Bench *b, FILE *f)
 {
-    size_t n = 0;
-    *text = 0;
-    for (int i = 0; i < b->o.nchunk && n < size; i++)
-        n += (size_t)snprintf(text + n, size - n, "%s%s", i ? " " : " chunk ", b->o.chunk[i]);
+    const bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0 &&
+                       strcmp(b->o.recompute, "auto") != 0;
+    if (again)
+        fprintf(f, " %s", b->o.recompute);
+    if (b->o.mesh)
+        fprintf(f, " %s", b->o.mesh);
+    for (int i = 0; i < b->o.nchunk; i++)
+        fprintf(f, "%s%s", i ? " " : " chunk ", b->o.chunk[i]);
+    for (int i = 0; i < b->o.nshardings; i++)
+        fprintf(f, "%s%s", i ? " " : " shard ", b->o.shardings[i]);
+    for (const Option *o = b->table; o->kind; o++)
+        if (o->given && o->value && (o->pass || !strcmp(o->name, "reduce")) &&
+            !word_among("dtype recompute mesh chunk shard", o->name))
+            fprintf(f, " %s %s", o->name, o->value);
 }
 
-void bench_print(Bench *b, const Result *r)
+/* Whose result it is; NULL: no memory. */
+static char *title_of(const Bench *b)
 {
-    char title[300], chunk[100];
-    double ratio = r->limit > 0 && r->value > 0 ? r->limit / r->value : 0;
-    bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0 &&
-                 strcmp(b->o.recompute, "auto") != 0;
-    if (!rank_first(b->ctx))
-        return;
-    put_chunk(b, chunk, sizeof chunk);
-    if (b->file)
-        snprintf(title, sizeof title, "%s", b->file);
-    else
-        snprintf(title, sizeof title, "%s B=%lld T=%lld %s%s%s%s%s%s", b->model,
-                 (long long)b->c.batch, (long long)b->c.seq, b->o.dtype ? b->o.dtype : "f32",
-                 again ? " " : "", again ? b->o.recompute : "", b->o.mesh ? " " : "",
-                 b->o.mesh ? b->o.mesh : "", chunk);
-    if (b->json) {
-        print_json(b, title, r, ratio);
-        return;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    if (!f)
+        return NULL;
+    if (b->file) {
+        fputs(b->file, f);
+    } else {
+        fprintf(f, "%s B=%lld T=%lld %s", b->model, (long long)b->c.batch, (long long)b->c.seq,
+                b->o.dtype ? b->o.dtype : "f32");
+        put_settings(b, f);
     }
-    printf("%s  %-34s %12.6g %-6s", title, r->name, r->value, r->unit);
+    return fclose(f) ? NULL : text;
+}
+
+static void print_line(const char *title, const Result *r, double ratio)
+{
+    printf("%s  %-34s %12.6g %-6s", title, r->name, plain_nan(r->value), r->unit);
     if (r->limit > 0)
         printf("  limit %10.6g  ratio %.3f", r->limit, ratio);
     if (r->runs > 1)
         printf("  (%lld runs, %.6g to %.6g)", (long long)r->runs, r->min, r->max);
     printf("\n");
     fflush(stdout);
+}
+
+void bench_print(Bench *b, const Result *r)
+{
+    const double ratio = r->limit > 0 && r->value > 0 ? r->limit / r->value : 0;
+    if (!rank_first(b->ctx))
+        return;
+    char *title = title_of(b);
+    if (b->json)
+        print_json(b, title ? title : "", r, ratio);
+    else
+        print_line(title ? title : "", r, ratio);
+    free(title);
 }
 
 static int ascending(const void *x, const void *y)
@@ -134,27 +171,36 @@ static int print_plan(Bench *b, tn_plan *p)
     return code;
 }
 
+/* One run with a context of its own, as what is solved for a step is kept with it. */
+static int plan_once(Bench *b, tn_context *ctx, bool last, double *sec, double *remat)
+{
+    tn_model *m;
+    tn_graph *g = NULL;
+    tn_plan *p = NULL;
+    int code = tn_model_open(ctx, b->model, &m);
+    double start = bench_now(b);
+    if (!code)
+        code = tn_model_graph(m, b->c.batch, b->c.seq, &b->o, &g);
+    if (!code)
+        code = tn_graph_passes(g, "default", &b->o, time_remat, remat);
+    if (!code)
+        code = tn_plan_new(g, &b->o, 1, &p);
+    *sec = bench_now(b) - start;
+    if (!code && last)
+        code = print_plan(b, p);
+    return code ? tn_context_fail(b->ctx, code, "%s", tn_error(ctx)) : 0;
+}
+
 static int bench_plan(Bench *b)
 {
     double sec[MOST_RUNS], remat[MOST_RUNS];
-    tn_model *m;
+    int code = 0;
     if (!rank_first(b->ctx))
         return 0;
-    int code = tn_model_open(b->ctx, b->model, &m);
     for (int64_t i = 0; i < b->runs && !code; i++) {
-        tn_graph *g = NULL;
-        tn_plan *p = NULL;
-        double start = bench_now(b);
-        code = tn_model_graph(m, b->c.batch, b->c.seq, &b->o, &g);
-        if (!code)
-            code = tn_graph_passes(g, "default", &b->o, time_remat, &remat[i]);
-        if (!code)
-            code = tn_plan_new(g, &b->o, 1, &p);
-        sec[i] = bench_now(b) - start;
-        if (!code && i == b->runs - 1)
-            code = print_plan(b, p);
-        tn_plan_free(p);
-        tn_graph_free(g);
+        tn_context *ctx = context_new();
+        code = plan_once(b, ctx, i == b->runs - 1, &sec[i], &remat[i]);
+        tn_context_free(ctx);
     }
     if (code)
         return code;
@@ -213,10 +259,14 @@ static int check_bench(const Command *c, const Option *table, Bench *b)
         return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
     int code = launch_check(c, table, &b->c);
     if (code < 0 && b->file)
-        code = options_refuse(c, table, "mesh chunk chunk-accumulate",
+        code = options_refuse(c, table,
+                              "model batch-size seq-len dtype param-dtype accumulate optimizer "
+                              "rounding recompute fuse mesh chunk chunk-accumulate",
                               "is for a model, not for a graph");
     if (code < 0)
         code = check_chunk(c, table, NULL, &b->c);
+    if (code < 0)
+        code = check_rounding(c, table, &b->c.o);
     return code < 0 && bench_cpu(b)
                ? options_refuse(c, table, "mesh", "does not go with --clock cpu")
                : code;

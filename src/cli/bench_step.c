@@ -16,6 +16,7 @@
 
 #include "../train/train.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -300,29 +301,49 @@ static void print_call(Bench *b, Limits *l, const CallWays *w)
     char name[1200];
     const tn_call *c = w->call;
     bool stream = stream_of(l, c) > 0;
-    double limit = limit_sec(l, c), rate = 1e-9 * (stream ? c->nbytes : c->nflop) / c->sec;
-    double lost = (c->sec - limit) * (double)c->count;
+    const bool timed = c->ntimes > 0; /* else no run of it was recorded */
+    const double sec = timed ? c->sec : NAN;
+    double limit = limit_sec(l, c), rate = 1e-9 * (stream ? c->nbytes : c->nflop) / sec;
+    double lost = (sec - limit) * (double)c->count;
     snprintf(name, sizeof name, "%s (%s) %s", c->op, c->kernel, c->tensors);
     Result r = {.name = name,
                 .unit = "s",
-                .value = c->sec,
+                .value = sec,
                 .limit = limit,
                 .runs = c->ntimes,
-                .min = c->min,
-                .max = c->max,
+                .min = timed ? c->min : NAN,
+                .max = timed ? c->max : NAN,
                 .rate = rate,
                 .rate_unit = stream ? "GB/s" : "GF/s",
-                .lost = lost > 0 ? lost : 0,
+                .lost = lost < 0 ? 0 : lost,
                 .count = c->count,
                 .ways = w};
     if (b->json) {
         bench_print(b, &r);
         return;
     }
-    printf("%9.3f %6lld %11.1f %8.1f %s  %6.3f  %.150s%s", 1e3 * c->sec * (double)c->count,
-           (long long)c->count, 1e6 * c->sec, rate, r.rate_unit, limit / c->sec, name,
-           strlen(name) > 150 ? "..." : "");
+    if (timed)
+        printf("%9.3f %6lld %11.1f %8.1f %s  %6.3f", 1e3 * sec * (double)c->count,
+               (long long)c->count, 1e6 * sec, rate, r.rate_unit, limit / sec);
+    else
+        printf("%9s %6lld %11s %8s %s  %6s", "-", (long long)c->count, "-", "-", r.rate_unit, "-");
+    printf("  %.150s%s", name, strlen(name) > 150 ? "..." : "");
     print_better(w);
+}
+
+/* Says so where some calls of the runs are not recorded, as there are too many. */
+static void warn_lost(const Bench *b, const tn_call *calls, int n)
+{
+    int64_t made = 0, recorded = 0;
+    for (int i = 0; i < n; i++) {
+        made += calls[i].count * b->runs;
+        recorded += calls[i].ntimes;
+    }
+    if (recorded < made && rank_first(b->ctx))
+        fprintf(stderr,
+                "tenon: warning: of the runs' %lld calls %lld are recorded: of those behind "
+                "nothing is known\n",
+                (long long)made, (long long)recorded);
 }
 
 /* Seconds of whole steps into sec, then of each call, and the limits of those. */
@@ -332,6 +353,8 @@ static int measure_calls(Bench *b, BenchStep *s, Limits *l, double *sec, const t
     int code = record(b, s, sec, &l->stream);
     if (!code)
         code = tn_program_calls(s->x, calls, n);
+    if (!code)
+        warn_lost(b, *calls, *n);
     if (!code)
         code = measure_limits(b, s->x, l, *calls, *n);
     return code;
@@ -403,9 +426,10 @@ static int sum_ops(Limits *l, const tn_call *c, int n, OpSum *sum)
             continue;
         nsum += k == nsum;
         OpSum *s = &sum[k];
-        double times = (double)c[i].count, lost = c[i].sec - limit_sec(l, &c[i]);
+        const double sec = c[i].ntimes ? c[i].sec : NAN; /* no run of it was recorded */
+        double times = (double)c[i].count, lost = sec - limit_sec(l, &c[i]);
         s->op = c[i].op;
-        s->sec += times * c[i].sec;
+        s->sec += times * sec;
         s->least += times * c[i].min;
         s->most += times * c[i].max;
         s->limit += times * limit_sec(l, &c[i]);
@@ -430,7 +454,7 @@ static void print_sum(Bench *b, const OpSum *s)
     if (b->json)
         bench_print(b, &r);
     else
-        printf("%10.3f %10.3f %10.3f %6.3f %6lld  %s\n", 1e3 * s->lost, 1e3 * s->sec,
+        printf("%10.3f %10.3f %10.3f %6.3f %6lld  %s\n", 1e3 * s->lost, plain_nan(1e3 * s->sec),
                1e3 * s->limit, s->sec > 0 ? s->limit / s->sec : 0, (long long)s->count, s->op);
 }
 

@@ -6,6 +6,7 @@
  * rounds, though in no more than --runs says, and of each way the least of its medians counts. */
 #include "bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +104,7 @@ WaySums ways_sum(const CallWays *ways, int n)
         double count = (double)ways[i].call->count;
         if (!is_product(&ways[i]))
             continue;
-        sum.step += count * ways[i].call->sec;
+        sum.step += count * (ways[i].call->ntimes ? ways[i].call->sec : NAN);
         sum.taken += count * ways[i].taken.sec;
         sum.best += count * ways[i].best.sec;
         sum.least += count * ways[i].least;

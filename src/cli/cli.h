@@ -135,6 +135,8 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
  * they then hold lives in *kept. Returns as options_parse. */
 int options_config(const Command *c, Option *table, const char *path, struct json_t **kept);
 bool option_given(const Option *table, const char *name);
+/* The first of these options, names separated by spaces, that was given; NULL: none. */
+const char *options_any(const Option *table, const char *names);
 /* Fails (2) where one of these options, names separated by spaces, was given; else -1. */
 int options_refuse(const Command *c, const Option *table, const char *names, const char *why);
 /* The same for options that passes alone read. */
@@ -265,8 +267,6 @@ int model_open_as_trained(tn_context *ctx, const char *command, const char *path
 int check_adapters(const Command *c, const Common *x);
 
 void common_apply(Common *c);
-/* Fails (2) where recomputation was asked for and no pass of the list does it; else -1. */
-int check_passes(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of meshes was given that nothing would read; passes may be NULL: those
  * of a model; else -1. A mesh "none" becomes NULL. */
 int check_mesh(const Command *c, const Option *table, const char *passes, bool graph, Common *x);
@@ -274,6 +274,8 @@ int check_mesh(const Command *c, const Option *table, const char *passes, bool g
 int check_chunk(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);
+/* The same for models, whose weights have the dtype that options say. */
+int check_rounding(const Command *command, const Option *table, const tn_options *o);
 
 /* Places in Common of what is not in its tn_options. */
 /* clang-format off */
@@ -286,6 +288,22 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"comm-timeout", &(c).comm_timeout}, {"log-ranks", &(c).log_ranks},                 \
     {"lora", &(c).lora}, {"adapter", &(c).adapter}
 /* clang-format on */
+
+/* ---- check_passes.c ---- */
+
+/* A list of passes, and the graph that they are for; NULL: it is not read yet. */
+typedef struct PassList {
+    const char *names;
+    tn_graph *graph;
+} PassList;
+
+/* Fails (2) where an option was given that no pass of the list reads; passes may be NULL; else -1.
+ */
+int check_passes(const Command *c, const Option *table, const char *passes, const Common *x);
+/* The same once the graph is read, whose pipelines may be others: a code as the API's, and
+ * tn_error, which begins with the prefix. */
+int check_passes_of(tn_context *ctx, const char *prefix, const Option *table, const PassList *l,
+                    const Common *x);
 
 /* ---- run.c ---- */
 

@@ -97,6 +97,14 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     return code;
 }
 
+int check_rounding(const Command *command, const Option *table, const tn_options *o)
+{
+    int code = check_optimizer(command, table, o);
+    if (code < 0 && strcmp(o->param_dtype, "bf16") != 0)
+        code = options_refuse(command, table, "rounding", "is for --param-dtype bf16");
+    return code;
+}
+
 /* Whether anything is to be run in slices. */
 static bool chunks(const Common *x)
 {

@@ -43,6 +43,8 @@ static int make_text(tn_context *ctx, const Export *x, const char **text)
     tn_graph *g;
     tn_compiled c = {0};
     int code = tn_graph_read(ctx, x->path, &g);
+    if (!code)
+        code = check_passes_of(ctx, "export: ", x->table, &(PassList){x->passes, g}, &x->c);
     if (!code && (x->passes || as_json(x))) {
         tn_task task = {.nparts = 1, .keep_order = 1, .part = {{.graph = g, .passes = x->passes}}};
         code = tn_compile(ctx, &task, &x->c.o, &c);

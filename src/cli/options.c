@@ -161,17 +161,24 @@ bool option_given(const Option *table, const char *name)
     return false;
 }
 
-int options_refuse(const Command *c, const Option *table, const char *names, const char *why)
+const char *options_any(const Option *table, const char *names)
 {
     char name[40];
     for (; *names; names += strspn(names, " ")) {
         size_t n = strcspn(names, " ");
         snprintf(name, sizeof name, "%.*s", (int)n, names);
-        if (option_given(table, name))
-            return report(TN_CODE_USAGE, "%s: --%s %s", c->name, name, why);
+        for (const Option *o = table; o->kind; o++)
+            if (o->given && !strcmp(o->name, name))
+                return o->name;
         names += n;
     }
-    return -1;
+    return NULL;
+}
+
+int options_refuse(const Command *c, const Option *table, const char *names, const char *why)
+{
+    const char *name = options_any(table, names);
+    return name ? report(TN_CODE_USAGE, "%s: --%s %s", c->name, name, why) : -1;
 }
 
 /* Which plans read too. */

@@ -33,13 +33,26 @@ static bool is_graph_file(const char *path)
     return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
 }
 
+/* What a message begins with: that of a side is completed. */
+static const char *prefix_of(const PlanCommand *x)
+{
+    return x->side ? "" : "plan: ";
+}
+
 /* The batch of a model, which one that is a graph has. */
 static int find_batch(tn_context *ctx, PlanCommand *x)
 {
+    int64_t rows, seq;
+    const char *labels;
     int has = graph_batch(ctx, x->model, &x->c, NULL, NULL);
+    const int made = tn_model_graph_batch(x->model, &rows, &seq, &labels);
+    const PassList list = {made == 3 ? "compiled" : "optimizer,compiled", NULL};
+    if ((has == 0 || has == 1) && made > 1 &&
+        check_passes_of(ctx, prefix_of(x), x->table, &list, &x->c))
+        return TN_CODE_USAGE;
     if (!has && (!x->c.batch || !x->c.seq))
-        return tn_context_fail(ctx, TN_CODE_USAGE, "%s--%s is missing",
-                               x->side ? "" : "plan: ", x->c.batch ? "seq-len" : "batch-size");
+        return tn_context_fail(ctx, TN_CODE_USAGE, "%s--%s is missing", prefix_of(x),
+                               x->c.batch ? "seq-len" : "batch-size");
     return has == 1 ? 0 : has;
 }
 
@@ -51,8 +64,11 @@ static int load(tn_context *ctx, PlanCommand *x, tn_task *task)
     int code = 0;
     *task = (tn_task){.nparts = 1, .batch = c->batch, .keep_order = !x->reorder};
     part->passes = x->passes;
-    if (is_graph_file(x->path))
-        return tn_graph_read(ctx, x->path, &part->graph);
+    if (is_graph_file(x->path)) {
+        code = tn_graph_read(ctx, x->path, &part->graph);
+        const PassList list = {x->passes, part->graph};
+        return code ? code : check_passes_of(ctx, prefix_of(x), x->table, &list, c);
+    }
     if (!x->model)
         code = model_open(ctx, x->path, c->lora, c->adapter, &x->model);
     part->kind = TN_PART_STEP;
@@ -90,38 +106,6 @@ static int parse(const Command *c, int argc, char **argv, PlanCommand *x)
     return -1;
 }
 
-/* Whether a name is in a list. */
-static bool names_pass(const char *list, const char *pass)
-{
-    size_t n = strlen(pass);
-    for (const char *s = list; s; s = strchr(s, ',')) {
-        s += *s == ',';
-        if (!strncmp(s, pass, n) && (!s[n] || s[n] == ','))
-            return true;
-    }
-    return false;
-}
-
-int check_passes(const Command *c, const Option *table, const char *passes, const Common *x)
-{
-    if (!passes)
-        return -1;
-    if (x->fuse && !strcmp(x->fuse, "off") && names_pass(passes, "fuse"))
-        return report(TN_CODE_USAGE, "%s: --fuse off and --passes with fuse exclude each other",
-                      c->name);
-    bool none = !strcmp(x->o.recompute, "none") || !strcmp(x->o.recompute, "auto");
-    int code = -1;
-    if (!tn_passes_have(passes, "policies"))
-        code =
-            options_refuse(c, table, none ? "save recompute-rule" : "recompute save recompute-rule",
-                           "changes nothing without the pass remat");
-    if (code < 0 && !tn_passes_have(passes, "offload"))
-        code = options_refuse(c, table, "offload", "changes nothing without the pass offload");
-    if (code < 0 && !tn_passes_have(passes, "cse"))
-        code = options_refuse(c, table, "dedupe-recompute", "changes nothing without the pass cse");
-    return code;
-}
-
 /* Checks that the options agree with each other, once all are read. */
 static int check(const Command *c, PlanCommand *x)
 {
@@ -142,7 +126,9 @@ static int check(const Command *c, PlanCommand *x)
         code = check_chunk(c, x->table, x->passes, &x->c);
     if (code < 0)
         code = check_mesh(c, x->table, x->passes, !x->reorder, &x->c);
-    return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
+    if (code >= 0)
+        return code;
+    return (x->reorder ? check_rounding : check_optimizer)(c, x->table, &x->c.o);
 }
 
 /* Whether a pass runs: a graph is given to nothing but the passes that were asked for. */

@@ -361,6 +361,10 @@ static int parse_run(tn_context *ctx, RunCommand *r, Option *table, int argc, ch
     if (r->json && r->outputs && !strcmp(r->outputs, "-"))
         return report(TN_CODE_USAGE, "run: --json and --outputs - exclude each other");
     r->seeded = option_given(table, "seed");
+    if (!ranks && !tn_launched())
+        code = options_refuse(c, table, "comm-timeout log-ranks", "is for the graphs of ranks");
+    if (code >= 0)
+        return code;
     if (ranks)
         code = check_pattern("inputs", r->inputs);
     if (ranks && code < 0)

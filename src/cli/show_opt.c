@@ -225,6 +225,8 @@ int command_opt(int argc, char **argv)
         code = check_chunk(command_find("opt"), table, passes, &c);
     if (code < 0)
         code = check_mesh(command_find("opt"), table, passes, true, &c);
+    if (code < 0)
+        code = (c.batch ? check_rounding : check_optimizer)(command_find("opt"), table, &c.o);
     if (code < 0 && after.diff && output && !strcmp(output, "-"))
         return report(TN_CODE_USAGE,
                       "opt: --diff and --output - exclude each other: both go to standard output");
@@ -234,6 +236,8 @@ int command_opt(int argc, char **argv)
     tn_context *ctx = after.ctx = context_new();
     tn_graph *g;
     code = read_graph(ctx, args.text[0], &c, &g);
+    if (!code)
+        code = check_passes_of(ctx, "opt: ", table, &(PassList){passes, g}, &c);
     code = code ? report_last(code, ctx) : rewrite(&after, &g, passes, &c.o, half, output);
     tn_context_free(ctx);
     return code;

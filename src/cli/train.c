@@ -75,14 +75,11 @@ static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char 
 static int check_options(const Option *table, const TrainOptions *t, const tn_options *o)
 {
     const Command *c = command_find("train");
-    int code = check_optimizer(c, table, o);
+    int code = check_rounding(c, table, o);
     if (code >= 0)
         return code;
     if (!strcmp(o->optimizer, "none"))
         return report(TN_CODE_USAGE, "train: --optimizer none: nothing would be trained");
-    if (strcmp(o->param_dtype, "bf16") != 0 &&
-        options_refuse(c, table, "rounding", "is for --param-dtype bf16") >= 0)
-        return TN_CODE_USAGE;
     if (t->lr * o->weight_decay > 1)
         return report(
             TN_CODE_USAGE,

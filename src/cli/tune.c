@@ -194,6 +194,8 @@ static int parse(int argc, char **argv, Tune *x)
         return report(TN_CODE_USAGE, "tune: --output: expected a file, which grows as it measures");
     if (code < 0)
         code = check_chunk(c, x->table, NULL, &x->c);
+    if (code < 0)
+        code = check_rounding(c, x->table, &x->c.o);
     if (code < 0 && !strcmp(x->clock, "cpu"))
         x->c.threads = 1;
     if (code < 0)

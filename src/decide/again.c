@@ -14,7 +14,7 @@
  * From the two choices next to the limit on either side a search goes on between them
  * (again_between.c): of all plans, and of each ladder's, by halves and, where scopes name no
  * blocks, along it too. The fastest is taken. Tiny steps at last choose among all sets
- * (again_all.c).
+ * (again_all.c). Steps that are not large are searched for other limits too (again_beyond.c).
  *
  * On ranks, on devices with memory of their own, and where scopes name no blocks, there is a search
  * too where all saved fits: computing again may take less time than it hides of collectives, or
@@ -446,7 +446,8 @@ static void consider_full(Decider *d, Planned x)
 
 double again_left(const Decider *d, int64_t nbytes)
 {
-    return (double)(nbytes - d->reserve) - again_kept_bytes(d->g);
+    const int64_t reserve = d->reserve < INT64_MAX ? d->reserve : 0; /* no plan has told it */
+    return (double)(nbytes - reserve) - again_kept_bytes(d->g);
 }
 
 /* Plans a few others as they would run too, where they seem faster than the chosen one is. */
@@ -479,39 +480,33 @@ void again_search(Decider *d)
     choose_finish(d);
 }
 
-static void search(Decider *d)
+void again_find(Decider *d)
 {
     AgainReport *r = d->r;
     const bool moved = again_moves(d);
-    r->searched = true;
+    r->nfront = 0;
+    r->chosen = r->none;
     if (!(moved && again_search_moved(d)) && !again_search_short(d))
         again_search(d);
     if (d->shorter && !plan_fits(d, &r->chosen))
         choose_lowest(d);
     if (plan_fits(d, &r->none)) /* which less effort may not have seen */
         r->chosen = planned_better(d, r->none, r->chosen);
-    r->fits = plan_fits(d, &r->chosen);
-    r->bound = bound_of(d);
-    if (moved && !plan_fits(d, &r->none)) /* in what memory the limit leaves */
-        plan_told(d, &r->none);
 }
 
-/* Chooses again as for a limit that nothing keeps, where nothing fits, so that the least does not
- * depend on the limit. Tries with less effort are known from before. */
-static void search_least(Decider *d)
+static void search(Decider *d)
 {
-    const DecideTask *task = d->task;
     AgainReport *r = d->r;
-    if (task->memory <= NO_MEMORY)
-        return;
-    DecideTask *least = NEW(d->keep, DecideTask);
-    *least = *task;
-    least->memory = NO_MEMORY;
-    d->task = least;
-    r->nfront = 0;
-    search(d);
-    d->task = task;
+    r->searched = true;
+    again_find(d);
+    if (plan_fits(d, &r->chosen))
+        again_find_faster(d);
+    else
+        again_find_least(d);
     r->fits = plan_fits(d, &r->chosen);
+    r->bound = bound_of(d);
+    if (again_moves(d) && !plan_fits(d, &r->none)) /* in what memory the limit leaves */
+        plan_told(d, &r->none);
 }
 
 /* Plans the choices that are told as they would run: tries leave out that collectives run beside
@@ -560,11 +555,8 @@ void again_choose(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
     r->chosen = r->none;
     const bool fused = t->fuses && !device_is_host(t->to.device);
     const bool always = d.g->mesh || (values && (fused || !d.blocks.scoped) && !t->to.quick);
-    if ((!r->fits || always) && r->none.need >= 0 && values) {
+    if ((!r->fits || always) && r->none.need >= 0 && values)
         search(&d);
-        if (!r->fits)
-            search_least(&d);
-    }
     if (d.g->mesh && r->searched && o->decisions && o->decisions->all)
         tell_front(&d);
     fill_nodes(&d);

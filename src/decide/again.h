@@ -1,7 +1,8 @@
 /* The search for what is saved: again.c chooses, again_try.c plans choices, again_between.c
  * searches between two plans, again_near.c changes single values of a front, again_all.c searches
  * among all of tiny steps, again_large.c in large steps, again_moved.c where collectives run beside
- * computing, again_away.c lists what may go to the host's memory, again_bound.c bounds the seconds.
+ * computing, again_away.c lists what may go to the host's memory, again_beyond.c searches for larger
+ * limits too, again_bound.c bounds the seconds.
  */
 #ifndef TENON_AGAIN_H
 #define TENON_AGAIN_H
@@ -77,6 +78,16 @@ Decider again_new(const PassWalk *w, const DecideTask *t, const PassOptions *o, 
 bool again_begin(Decider *d);
 /* Chooses by plans of d's graph, if the step does not fit with all saved, or in any case. */
 void again_search(Decider *d);
+/* Chooses by the search that suits the step; the choice and the front are of it alone. */
+void again_find(Decider *d);
+
+/* ---- again_beyond.c: searches for larger limits ---- */
+
+/* Takes what a larger limit finds, where it fits and is faster than what is chosen. */
+void again_find_faster(Decider *d);
+/* Chooses anew as for a limit that nothing keeps, and takes what larger limits than its choice's
+ * need find that needs less. Where it fits after all, it is chosen as for the limit. */
+void again_find_least(Decider *d);
 
 /* The places of a ladder where all blocks have joined, as what lies between is a mixture: the last
  * one, and before it those that save fewer bytes by such a part of what the last does. Returns how

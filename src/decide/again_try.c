@@ -446,6 +446,8 @@ static bool find_known(Decider *d, const PlanTry *t)
     x->shown = known->shown;
     x->alive = known->alive;
     x->crowd = known->crowd;
+    if (x->need >= 0) /* as the plan would have told it */
+        d->reserve = MIN(d->reserve, x->need - x->peak);
     return true;
 }
 

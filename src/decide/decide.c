@@ -239,6 +239,21 @@ static void choose_within(const PassWalk *w, DecideTask t, const PassOptions *o,
     again_choose(w, &t, o, r);
 }
 
+/* Fails as the step's own plan does, where r says that there is none with all saved. */
+static void check_planned(const PassWalk *w, const DecideTask *t, const PassOptions *o,
+                          const AgainReport *r)
+{
+    Arena *tmp = arena_tmp(r->a);
+    const PassOptions all = trial_options(o);
+    PlanFor to = t->to;
+    to.quick = true;
+    if (r->none.need < 0)
+        trial_plan(tmp, w, graph_clone(tmp, w->g), &all, &to, t->ordered);
+    arena_reset(tmp);
+    if (r->none.need < 0) /* memory lacked, and does no longer */
+        fail(w->g->ctx, TN_FAIL, "no memory is left for a plan of the step");
+}
+
 void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, DecideCurve *c,
                   void (*tell)(void *arg, int done, int all), void *arg)
 {
@@ -264,9 +279,11 @@ void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, De
     if (t->chunk->mode != CHUNK_OFF || t->chunk->npattern)
         choose_slices(w, &x, 0, &s);
     choose_within(w, x, &s.o, NO_MEMORY, &least);
+    check_planned(w, &x, &s.o, &least);
     if (hoists) {
         y.known = &(AgainKnown){.of.a = known.of.a};
         choose_within(&kept.at, y, &kept.o, NO_MEMORY, &other);
+        hoists = other.none.need >= 0;
     }
     c->least = MIN(least.chosen.need, hoists ? other.chosen.need : INT64_MAX);
     c->most = MAX(least.none.need, other.none.need);
@@ -275,6 +292,7 @@ void decide_curve(PassWalk *w, const DecideTask *t, PassOptions *o, Arena *a, De
         c->point[i].a = a;
         int64_t memory = c->least + (int64_t)((double)(c->most - c->least) * i / MAX(c->n - 1, 1));
         choose_within(w, x, &s.o, MAX(memory, NO_MEMORY), &c->point[i]);
+        check_planned(w, &x, &s.o, &c->point[i]);
         if (hoists) {
             AgainReport point = {.a = a, .hoisted = true};
             choose_within(&kept.at, y, &kept.o, MAX(memory, NO_MEMORY), &point);

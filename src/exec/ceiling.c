@@ -54,9 +54,14 @@ static OneMatrix describe(DType d, int64_t rows, int64_t cols, OperandLayout lay
         d, 2, {rows, cols}, {turned ? 1 : cols, turned ? rows : 1}, layout == PACKED};
 }
 
-static int64_t nbytes_of(const OneMatrix *m)
+static int64_t nbytes_of(Ctx *ctx, const OneMatrix *m)
 {
-    return m->dim[0] * m->dim[1] * (m->dtype == F32 ? 4 : 2);
+    int64_t nbytes;
+    if (__builtin_mul_overflow(m->dim[0], m->dim[1], &nbytes) ||
+        __builtin_mul_overflow(nbytes, m->dtype == F32 ? 4 : 2, &nbytes))
+        fail(ctx, TN_FAIL, "out of memory: a matrix of %lld x %lld", (long long)m->dim[0],
+             (long long)m->dim[1]);
+    return nbytes;
 }
 
 /* False where the library has no such product. */
@@ -64,11 +69,13 @@ static bool make_product(Arena *tmp, LoneProduct *x, const OneProduct *p)
 {
     if (!onednn_has(arena_ctx(tmp), p))
         return false;
-    OneRoom room = onednn_room(arena_ctx(tmp), NULL, p);
+    Ctx *ctx = arena_ctx(tmp);
+    const int64_t a = nbytes_of(ctx, &p->a), b = nbytes_of(ctx, &p->b), y = nbytes_of(ctx, &p->y);
+    OneRoom room = onednn_room(ctx, NULL, p);
     x->run = onednn_make(tmp, NULL, p);
-    x->a = new_memory(tmp, MAX(room.a, nbytes_of(&p->a)));
-    x->b = new_memory(tmp, MAX(room.b, nbytes_of(&p->b)));
-    x->y = new_memory(tmp, nbytes_of(&p->y));
+    x->a = new_memory(tmp, MAX(room.a, a));
+    x->b = new_memory(tmp, MAX(room.b, b));
+    x->y = new_memory(tmp, y);
     x->scratch = new_memory(tmp, room.scratch);
     return true;
 }

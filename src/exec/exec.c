@@ -18,15 +18,15 @@ static const PlanPort *find(const PlanPort *p, int count, Role role, const char 
     return NULL;
 }
 
-/* The most bytes of an arena that can be mapped where so many cannot, to a thousandth of these; of
+/* The most bytes of an arena that can be mapped where so many cannot, to a thousandth of them; of
  * a device what it says is free, as a trial there would take its time. */
 static int64_t find_most(const Plan *p, int64_t nbytes)
 {
     const Driver *d = driver_of(p->device);
-    int64_t good = 0, bad = nbytes, step = MAX(nbytes / 1000, (int64_t)PLAN_ALIGN);
+    int64_t good = 0, bad = nbytes;
     if (!device_is_host(p->device))
         return d->available();
-    while (bad - good > step) {
+    while (bad - good > MAX(good / 1000, (int64_t)PLAN_ALIGN)) {
         Memory m = {.space = SPACE_MAIN, .number = p->number, .nbytes = good + (bad - good) / 2};
         m.nbytes = m.nbytes / PLAN_ALIGN * PLAN_ALIGN;
         if (d->map(&m)) {

@@ -97,12 +97,28 @@ static int fill_groups(Arena *a, const Plan *p, int *group, CallTimes *list)
     return n;
 }
 
+/* Adds how often a run makes the calls of steps [from, to), of loops that run `times` times. */
+static void count_calls(const Plan *p, int from, int to, int64_t times, const int *group,
+                        CallTimes *list)
+{
+    for (int i = from; i < to; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_LOOP) {
+            count_calls(p, i + 1, s->end, times * s->count, group, list);
+            i = s->end;
+        } else if (s->kind == STEP_CALL || s->kind == STEP_ZERO) {
+            list[group[i]].ncalls += times;
+        }
+    }
+}
+
 int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls)
 {
     int *group = NEWN(a, int, p->nstep + 1);
     CallTimes *list = *calls = NEWN(a, CallTimes, p->nstep + 1);
     int n = fill_groups(a, p, group, list);
     double sec;
+    count_calls(p, 0, p->nstep, 1, group, list);
     for (int64_t i = 0; i < trace_count(t); i++) {
         int step = trace_call(t, i, &sec);
         if (step >= 0)
@@ -110,7 +126,6 @@ int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls)
     }
     for (int k = 0; k < n; k++) {
         list[k].sec = NEWN(a, double, list[k].nsec + 1);
-        list[k].ncalls = list[k].nsec / MAX(trace_runs(t), 1);
         list[k].nsec = 0;
     }
     for (int64_t i = 0; i < trace_count(t); i++) {

@@ -72,11 +72,13 @@ static int find_row(const char *name, bool *group)
     return -1;
 }
 
-/* Whether a pipeline, group or pass of that name runs a pass, or any of a group. */
-static bool name_has(const char *name, const char *pass)
+/* Whether a pipeline, group or pass of that name runs a pass, or any of a group; backward: the
+ * graph has one. */
+static bool name_has(const char *name, const char *pass, bool backward)
 {
     const Pipeline *p = find_pipeline(name);
     bool group;
+    p = p && backward ? find_pipeline(p->other) : p;
     int first = find_row(name, &group);
     if (!p && !group)
         return first >= 0 && !strcmp(name, pass);
@@ -87,16 +89,27 @@ static bool name_has(const char *name, const char *pass)
     return false;
 }
 
-bool passes_have(const char *names, const char *pass)
+static bool list_has(const char *names, const char *pass, bool backward)
 {
     for (size_t len; *names; names += len + (names[len] == ',')) {
         char name[64];
         len = strcspn(names, ",");
         snprintf(name, sizeof name, "%.*s", (int)MIN(len, sizeof name), names);
-        if (name_has(name, pass))
+        if (name_has(name, pass, backward))
             return true;
+        backward |= name_has(name, "grad", backward);
     }
     return false;
+}
+
+bool passes_have(const char *names, const char *pass)
+{
+    return list_has(names, pass, false);
+}
+
+bool passes_have_of(const Graph *g, const char *names, const char *pass)
+{
+    return list_has(names, pass, graph_has_backward(g));
 }
 
 _Noreturn static void fail_unknown(Ctx *ctx, const char *name)

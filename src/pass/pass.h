@@ -245,6 +245,9 @@ const char *pass_fault(Arena *a, const PassTable *t);
 
 /* Whether a list of pipelines, groups and passes has a pass or group. */
 bool passes_have(const char *names, const char *pass);
+/* The same for a graph as it stands: one that has a backward already, or gets it from an earlier
+ * name, goes through other pipelines. */
+bool passes_have_of(const Graph *g, const char *names, const char *pass);
 
 /* A pass or group that has run. */
 typedef struct PassReport {

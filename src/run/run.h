@@ -54,8 +54,19 @@ typedef struct BucketChoice {
     bool told;                 /* apart is what a short step tells */
 } BucketChoice;
 
+/* Texts of a graph of which the last one is kept. */
+typedef enum GraphText {
+    GRAPH_PRINT,
+    GRAPH_DIFF,
+    GRAPH_DOT,
+    GRAPH_MESH,
+    GRAPH_FX,
+    GRAPH_TEXTS
+} GraphText;
+
 struct tn_graph {
     Handle h;
+    const char *said[GRAPH_TEXTS]; /* what was given last, NULL: not asked for yet */
     Graph *g;
     Decisions decisions; /* of the passes that ran */
     ChunkReport chunk;   /* likewise */
@@ -108,7 +119,21 @@ struct tn_model {
 };
 
 /* Texts of a plan of which the last one is kept. */
-typedef enum SaidText { SAID_JSON, SAID_REFUSAL, SAID_DECIDED, SAID_MACHINE, SAID_TEXTS } SaidText;
+typedef enum SaidText {
+    SAID_JSON,
+    SAID_REFUSAL,
+    SAID_DECIDED,
+    SAID_MACHINE,
+    SAID_PLAN,
+    SAID_STEPS,
+    SAID_EXPLAIN,
+    SAID_TRACE,
+    SAID_PAGE,
+    SAID_COMPARE,
+    SAID_COMPARE_JSON,
+    SAID_EXPORT,
+    SAID_TEXTS
+} SaidText;
 
 struct tn_plan {
     Handle h;
@@ -134,6 +159,10 @@ struct tn_program {
     int64_t nstage;
     Type *whole; /* by input: of what ranks have parts; without padding once `sized` */
     bool sized;
+    Arena *traced;        /* of the trace; NULL: none was asked for yet */
+    const tn_call *calls; /* what was given last, of `nrecorded` calls and runs; NULL: nothing */
+    int ncalls;
+    int64_t nrecorded;
     char error[800]; /* why the last call failed, of those that may run at once with others */
     char fault[400];
 };

@@ -256,7 +256,8 @@ static void write_inputs(TunedStep *s, int64_t number)
             code = tn_program_write(s->program, name, &rate, sizeof rate);
         else if (in->type.dtype == I64) {
             int64_t n = type_nelem(&in->type), *ids = NEWN(s->tmp, int64_t, n);
-            for (int64_t k = 0; k < n; k++)
+            const bool starts = !strcmp(name, "starts"); /* each row is one document */
+            for (int64_t k = 0; k < n && !starts; k++)
                 ids[k] = (int64_t)(random_uniform(1, 0, 0, (uint64_t)k) * (float)vocab) % vocab;
             code = tn_program_write(s->program, name, ids, n * (int64_t)sizeof *ids);
         }

@@ -100,6 +100,8 @@ static const char *find_path(Arena *a, const char *path, const TunedFor *to)
 {
     if (!path)
         path = cache_path(a, to);
+    else if (!*path)
+        fail(arena_ctx(a), TN_USAGE, "expected a path for the file, found \"\"");
     if (!path)
         fail(
             arena_ctx(a), TN_USAGE,

@@ -146,6 +146,7 @@ static void test_tables(void)
     OK(tn_passes(ctx, &text));
     EXPECT(strstr(text, "grad") && strstr(text, "accumulate") && strstr(text, "cse"));
     EXPECT(tn_passes_have("default", "optimizer") && tn_passes_have("dce,default", "remat"));
+    EXPECT(tn_passes_have("grad,dce", "grad") && !tn_passes_have("grad,default", "optimizer"));
     EXPECT(!tn_passes_have("gradients", "optimizer") && tn_passes_have("cse,remat", "policies"));
     EXPECT(!tn_passes_have("forward", "remat") && !tn_passes_have("cse,dce_", "dce"));
     EXPECT(!tn_passes_have("dce", "remat") && !tn_passes_have("saved", "remat"));
@@ -323,6 +324,27 @@ static int run_passes(const char *source, const char *names, const tn_options *o
     *text = copy;
     tn_graph_free(g);
     return code;
+}
+
+/* A pipeline is another one for a graph that is a step already. */
+static void test_passes_have(void)
+{
+    const tn_options o = tn_options_default();
+    tn_graph *g = NULL;
+    int has = 0;
+    OK(tn_graph_parse(ctx, good, "good.tn", &g));
+    OK(tn_graph_passes_have(g, "default", "optimizer", &has));
+    EXPECT(has);
+    OK(tn_graph_passes_have(g, "grad,default", "optimizer", &has));
+    EXPECT(!has);
+    OK(tn_graph_passes(g, "grad", &o, NULL, NULL));
+    OK(tn_graph_passes_have(g, "default", "optimizer", &has));
+    EXPECT(!has);
+    OK(tn_graph_passes_have(g, "optimizer,default", "optimizer", &has));
+    EXPECT(has);
+    OK(tn_graph_passes_have(g, "default", "remat", &has));
+    EXPECT(has);
+    tn_graph_free(g);
 }
 
 static void test_passes(void)
@@ -537,6 +559,7 @@ int main(void)
     test_tables();
     test_text();
     test_build();
+    test_passes_have();
     test_passes();
     test_verified();
     test_plan_texts();

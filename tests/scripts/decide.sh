@@ -231,6 +231,21 @@ for mesh in ${TN_LONG:+fsdp=2 fsdp=2,tp=2}; do
     done
 done
 
+# Just above the least none needs less than that, or is slower than with less memory: choices that need less as they
+# would run than tries tell are found for smaller limits too.
+for how in "llama-tiny --lora r=2" ${TN_LONG:+"gpt2-tiny --lora r=2 --mesh dp=2,tp=2 --overlap off" "llama-tiny --lora r=2 --mesh tp=2"}; do
+    # shellcheck disable=SC2086 # words
+    set -- tests/ref/$how --batch-size 4 --seq-len 16
+    all=$(needs "$@" --recompute none) least=$(needs "$@" --memory 1) last=
+    for part in 0 2 4; do
+        fits $((least + (all - least) * part / 40)) "$@"
+        ok "$how: needs $(total), the least is $least" [ "$(total)" -ge "$least" ]
+        ok "$how: $(seconds) s, with less memory $last s" \
+            awk -v now="$(seconds)" -v last="${last:-$(seconds)}" 'BEGIN { exit !(now > 0 && now <= last * (1 + 1e-9)) }'
+        last=$(seconds)
+    done
+done
+
 # A curve over 12 limits: none is slower than one with less memory, or faster than the bound by more than what fused
 # nodes gain; the last has all saved.
 set -- plan tests/ref/gpt2-tiny --batch-size 16 --seq-len 32
@@ -260,6 +275,15 @@ for how in "--mesh fsdp=2,tp=2 --overlap off --bucket off" ${TN_LONG:+"--accumul
     ok "$how: no point adds less than the bound" awk '
     /"added_sec"/ { sec = $2 + 0 } /"bound_sec"/ { n += $2 + 0 > 0; bad += $2 + 0 > sec + 1e-12 } END { exit bad || !n }' "$dir/out"
 done
+# Nor where all that a point tries is known from those before it.
+for how in dp=2 ${TN_LONG:+dp=4} dp=2,tp=2; do
+    gives 0 '' plan tests/ref/gpt2-tiny --batch-size 4 --seq-len 16 --mesh $how --overlap off --pareto --json
+    ok "$how: no point of few rows adds less than the bound" awk '
+    /"added_sec"/ { sec = $2 + 0 } /"bound_sec"/ { n++; bad += $2 + 0 > sec + 1e-12 } END { exit bad || n != 12 }' "$dir/out"
+done
+# A step that cannot be planned fails as it does without.
+gives 1 'expected sizes of at most' plan tests/ref/gpt2-tiny --batch-size 70000000 --seq-len 32 --pareto
+
 # Where nothing is known of a bound there is none, which is another thing than 0; what is offloaded is told.
 for how in "--chunk 2" ${TN_LONG:+"--backend emulated" "--mesh fsdp=2 --overlap on"}; do
     gives 0 '' "$@" --pareto $how

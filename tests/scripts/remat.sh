@@ -111,8 +111,10 @@ graph g(%x: f32[8, 8] batch, %w: f32[8, 8] param "w", %v: f32[8, 8] param "v") {
 }
 END
 gives 0 '' opt "$dir/forward.tn" --recompute full --accumulate 2 --dtype bf16 -o "$step"
-gives 0 'the graph is a training step already: default is compiled (unfuse,' \
+gives 2 'changes nothing without the pass precision: the graph is a training step already' \
     opt "$step" --recompute full --accumulate 2 --dtype bf16 -o "$dir/again.tn"
+gives 0 'the graph is a training step already: default is compiled (unfuse,' \
+    opt "$step" --recompute full -o "$dir/again.tn"
 gives 0 equal check "$step" "$dir/again.tn"
 gives 0 '' opt "$step" --passes=unfuse,default -o "$dir/again.tn"
 ok "unfuse,default made no fused nodes" grep -q '= fused(' "$dir/again.tn"

@@ -84,6 +84,7 @@ CALL(tn_graph_compare, P(0), P(1), (uint64_t)I(2), P(3), P(4))
 CALL(tn_graph_import_fx, P(0), P(1), P(2), P(3), P(4))
 CALL(tn_fx_unknown, P(0), P(1), P(2))
 CALL_VOID(tn_graph_free, P(0))
+CALL(tn_graph_passes_have, P(0), P(1), P(2), P(3))
 CALL(tn_graph_passes, P(0), P(1), P(2), NULL, P(4))
 CALL(tn_graph_curve, P(0), P(1), P(2), W(3), P(4), NULL, P(6))
 CALL(tn_curve_page, P(0), P(1), W(2), P(3), P(4), P(5))
@@ -269,7 +270,7 @@ static const Row rows[] = {
     ROW(tn_graph_export_fx, "Gr"),
     ROW(tn_graph_compare, "GGirr"),      ROW(tn_graph_import_fx, "Csprr"),
     ROW(tn_fx_unknown, "Csr"),           QUIET(tn_graph_free, "0"),
-    ROW(tn_graph_passes, "Gso00"),
+    ROW(tn_graph_passes, "Gso00"),       ROW(tn_graph_passes_have, "Gssr"),
     ROW(tn_graph_curve, "Gsonr00"),      ROW(tn_curve_page, "Cpnssr"),
     ROW(tn_graph_new, "Csr"),            ROW(tn_graph_input, "Gssi000r"),
     ROW(tn_graph_node, "Gsc0000c0"),     ROW(tn_graph_output, "GV00"),

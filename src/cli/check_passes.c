@@ -1,0 +1,99 @@
+/* Refuses options that no pass of a list reads, so that none is dropped in silence. */
+#include "cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Whether a name is in a list. */
+static bool names_pass(const char *list, const char *pass)
+{
+    size_t n = strlen(pass);
+    for (const char *s = list; s; s = strchr(s, ',')) {
+        s += *s == ',';
+        if (!strncmp(s, pass, n) && (!s[n] || s[n] == ','))
+            return true;
+    }
+    return false;
+}
+
+/* Options, and the passes any of which reads them. */
+typedef struct PassReads {
+    const char *passes, *options, *why;
+    const char *on_ranks; /* more passes, where there is a mesh */
+} PassReads;
+
+static const PassReads reads[] = {
+    {"policies", "save recompute-rule", "changes nothing without the pass remat", NULL},
+    {"offload", "offload", "changes nothing without the pass offload", NULL},
+    {"cse", "dedupe-recompute", "changes nothing without the pass cse", NULL},
+    {"grad", "freeze", "changes nothing without the pass grad", NULL},
+    {"precision", "dtype", "changes nothing without the pass precision", "spmd"},
+    {"precision", "param-dtype", "changes nothing without the pass precision", NULL},
+    {"accumulate", "accumulate", "changes nothing without the pass accumulate", NULL},
+    {"optimizer", "optimizer weight-decay no-decay beta1 beta2 eps momentum rounding clip",
+     "changes nothing without the pass optimizer", NULL},
+    {"align", "align", "changes nothing without the pass align", NULL}};
+
+/* Whether the list has a pass, on the graph as it stands, unless that is NULL. */
+static bool has_pass(const PassList *l, const char *pass)
+{
+    int has = 0;
+    if (!l->graph)
+        return tn_passes_have(l->names, pass);
+    return !tn_graph_passes_have(l->graph, l->names, pass, &has) && has;
+}
+
+/* Whether it has one of several. */
+static bool has_any(const PassList *l, const char *passes)
+{
+    char name[40];
+    for (; *passes; passes += strspn(passes, " ")) {
+        size_t n = strcspn(passes, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n, passes);
+        if (has_pass(l, name))
+            return true;
+        passes += n;
+    }
+    return false;
+}
+
+/* The name of an option that was given and that no pass of the list reads, and why; NULL: none. */
+static const char *option_unread(const Option *table, const PassList *l, const Common *x,
+                                 const char **why)
+{
+    const bool none = !strcmp(x->o.recompute, "none") || !strcmp(x->o.recompute, "auto");
+    if (!none && !has_pass(l, "policies") && option_given(table, "recompute")) {
+        *why = reads[0].why;
+        return "recompute";
+    }
+    for (int i = 0; i < LEN(reads); i++) {
+        const char *passes = x->o.mesh ? reads[i].on_ranks : NULL;
+        const bool read = has_any(l, reads[i].passes) || (passes && has_any(l, passes));
+        const char *name = read ? NULL : options_any(table, reads[i].options);
+        *why = reads[i].why;
+        if (name)
+            return name;
+    }
+    return NULL;
+}
+
+int check_passes(const Command *c, const Option *table, const char *passes, const Common *x)
+{
+    if (!passes)
+        return -1;
+    if (x->fuse && !strcmp(x->fuse, "off") && names_pass(passes, "fuse"))
+        return report(TN_CODE_USAGE, "%s: --fuse off and --passes with fuse exclude each other",
+                      c->name);
+    const char *why, *name = option_unread(table, &(PassList){passes, NULL}, x, &why);
+    return name ? report(TN_CODE_USAGE, "%s: --%s %s", c->name, name, why) : -1;
+}
+
+int check_passes_of(tn_context *ctx, const char *prefix, const Option *table, const PassList *l,
+                    const Common *x)
+{
+    const char *why, *name = l->names && *l->names ? option_unread(table, l, x, &why) : NULL;
+    return name ? tn_context_fail(ctx, TN_CODE_USAGE,
+                                  "%s--%s %s: the graph is a training step already", prefix, name,
+                                  why)
+                : 0;
+}
