@@ -600,8 +600,9 @@ TN_API int tn_graph_print(tn_graph *g, const char **text);
 TN_API int tn_graph_diff(tn_graph *before, tn_graph *after, const char **text);
 
 /* One half of a step: the forward with the loss, or the backward with the optimizer. What the second reads of
- * the first are outputs without a role of the one and inputs without a role of the other, of one name. Both
- * have the inputs that they read; run one after the other they give what the step gives.
+ * the first are outputs without a role of the one and inputs without a role of the other, of one name; a metric
+ * or loss among them is an output twice. Both have the inputs that they read. A state that the second reads is
+ * renewed by the second alone. Run one after the other they give what the step gives.
  * in: graph with a backward; backward: 0 or 1, which half
  * out: *half, a graph of its own
  * error: there is no backward, or a loop runs forward and backward in turn (accumulate); what the host keeps
@@ -1732,7 +1733,7 @@ typedef struct tn_product {
 /* The distinct products of a step, batch 1 but for bmm.
  * in: plan; room for `most` products
  * out: products[0 ..]; returned: how many distinct ones there are, which may be more than `most`
- * error: none
+ * error: no memory: 0
  * cost: the square of their number
  * from: tn_program_calls, without a run
  * see also: tn_plan_flops */

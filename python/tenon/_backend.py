@@ -79,6 +79,7 @@ class Graph(_capture.Builder):
         self.code = Code(self.node_names)
         self.by_line = self.code.nodes
         self.parameters, self.buffers, self.captured = {}, {}, self  # what Builder.constant looks at
+        self.input_names, self.tensors = [], []  # none is a part of another
         self.forms, self.outs, self.results = [], [], []
         nodes = list(gm.graph.nodes)
         self.arguments([n for n in nodes if n.op == "placeholder"])

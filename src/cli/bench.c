@@ -178,6 +178,8 @@ static int plan_once(Bench *b, tn_context *ctx, bool last, double *sec, double *
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     int code = tn_model_open(ctx, b->model, &m);
+    if (!code)
+        code = check_model(ctx, "bench: ", b->table, m, &b->c);
     double start = bench_now(b);
     if (!code)
         code = tn_model_graph(m, b->c.batch, b->c.seq, &b->o, &g);
@@ -261,12 +263,13 @@ static int check_bench(const Command *c, const Option *table, Bench *b)
     if (code < 0 && b->file)
         code = options_refuse(c, table,
                               "model batch-size seq-len dtype param-dtype accumulate optimizer "
-                              "rounding recompute fuse mesh chunk chunk-accumulate",
+                              "rounding recompute fuse mesh shard bucket reduce chunk "
+                              "chunk-accumulate",
                               "is for a model, not for a graph");
     if (code < 0)
         code = check_chunk(c, table, NULL, &b->c);
     if (code < 0)
-        code = check_rounding(c, table, &b->c.o);
+        code = check_optimizer(c, table, &b->c.o);
     return code < 0 && bench_cpu(b)
                ? options_refuse(c, table, "mesh", "does not go with --clock cpu")
                : code;

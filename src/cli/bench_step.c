@@ -59,6 +59,8 @@ static int open_step(Bench *b, BenchStep *s)
     int64_t vocab, context;
     int code = tn_model_open(b->ctx, b->model, &s->m);
     if (!code)
+        code = check_model(b->ctx, "bench: ", b->table, s->m, &b->c);
+    if (!code)
         code = tn_model_graph(s->m, b->c.batch, b->c.seq, &b->o, &s->g);
     if (!code)
         code = tn_graph_passes(s->g, "default", &b->o, NULL, NULL);
@@ -411,7 +413,8 @@ typedef struct OpSum {
 static int by_lost(const void *x, const void *y)
 {
     const OpSum *s = x, *t = y;
-    return s->lost < t->lost ? 1 : s->lost > t->lost ? -1 : strcmp(s->op, t->op);
+    const double lost = isnan(s->lost) ? -1 : s->lost, other = isnan(t->lost) ? -1 : t->lost;
+    return lost < other ? 1 : lost > other ? -1 : strcmp(s->op, t->op);
 }
 
 /* A call that is faster than its limit, out of a cache, makes up for no other. */
@@ -426,14 +429,15 @@ static int sum_ops(Limits *l, const tn_call *c, int n, OpSum *sum)
             continue;
         nsum += k == nsum;
         OpSum *s = &sum[k];
-        const double sec = c[i].ntimes ? c[i].sec : NAN; /* no run of it was recorded */
-        double times = (double)c[i].count, lost = sec - limit_sec(l, &c[i]);
+        /* NaN: no run of it was recorded */
+        const double times = c[i].ntimes ? (double)c[i].count : NAN;
+        const double lost = c[i].sec - limit_sec(l, &c[i]);
         s->op = c[i].op;
-        s->sec += times * sec;
+        s->sec += times * c[i].sec;
         s->least += times * c[i].min;
         s->most += times * c[i].max;
-        s->limit += times * limit_sec(l, &c[i]);
-        s->lost += lost > 0 ? times * lost : 0;
+        s->limit += (double)c[i].count * limit_sec(l, &c[i]);
+        s->lost += times * (lost > 0 ? lost : 0);
         s->count += c[i].count;
     }
     qsort(sum, (size_t)nsum, sizeof *sum, by_lost);
@@ -454,8 +458,9 @@ static void print_sum(Bench *b, const OpSum *s)
     if (b->json)
         bench_print(b, &r);
     else
-        printf("%10.3f %10.3f %10.3f %6.3f %6lld  %s\n", 1e3 * s->lost, plain_nan(1e3 * s->sec),
-               1e3 * s->limit, s->sec > 0 ? s->limit / s->sec : 0, (long long)s->count, s->op);
+        printf("%10.3f %10.3f %10.3f %6.3f %6lld  %s\n", plain_nan(1e3 * s->lost),
+               plain_nan(1e3 * s->sec), 1e3 * s->limit, s->sec > 0 ? s->limit / s->sec : 0,
+               (long long)s->count, s->op);
 }
 
 static double attention_sec(Limits *l, const tn_call *c, int n)

@@ -1,4 +1,5 @@
-/* Refuses options that no pass of a list reads, so that none is dropped in silence. */
+/* Refuses options that no pass of a list reads. On ranks spmd counts as a reader of --dtype, which
+ * it reads where it gathers parameters. */
 #include "cli.h"
 
 #include <stdio.h>
@@ -57,10 +58,34 @@ static bool has_any(const PassList *l, const char *passes)
     return false;
 }
 
+/* Whether all names of a list are passes, groups or pipelines, all of which run dce: an unknown one
+ * is refused where the list is run. */
+static bool all_known(const char *list)
+{
+    char name[40];
+    bool known = true;
+    for (const char *s = list; *s && known; s += strspn(s, ",")) {
+        size_t n = strcspn(s, ",");
+        snprintf(name, sizeof name, "%.*s", (int)n, s);
+        known = tn_passes_have(name, name) || tn_passes_have(name, "dce");
+        s += n;
+    }
+    return known;
+}
+
+/* Whether the options have what the graph has without any pass. */
+static bool asks_nothing(const char *option, const tn_options *o)
+{
+    return (!strcmp(option, "optimizer") && !strcmp(o->optimizer, "none")) ||
+           (!strcmp(option, "accumulate") && o->accumulate == 1);
+}
+
 /* The name of an option that was given and that no pass of the list reads, and why; NULL: none. */
 static const char *option_unread(const Option *table, const PassList *l, const Common *x,
                                  const char **why)
 {
+    if (!all_known(l->names))
+        return NULL;
     const bool none = !strcmp(x->o.recompute, "none") || !strcmp(x->o.recompute, "auto");
     if (!none && !has_pass(l, "policies") && option_given(table, "recompute")) {
         *why = reads[0].why;
@@ -71,7 +96,7 @@ static const char *option_unread(const Option *table, const PassList *l, const C
         const bool read = has_any(l, reads[i].passes) || (passes && has_any(l, passes));
         const char *name = read ? NULL : options_any(table, reads[i].options);
         *why = reads[i].why;
-        if (name)
+        if (name && !asks_nothing(name, &x->o))
             return name;
     }
     return NULL;
@@ -96,4 +121,19 @@ int check_passes_of(tn_context *ctx, const char *prefix, const Option *table, co
                                   "%s--%s %s: the graph is a training step already", prefix, name,
                                   why)
                 : 0;
+}
+
+int check_model(tn_context *ctx, const char *prefix, const Option *table, const tn_model *m,
+                const Common *x)
+{
+    int64_t rows, seq;
+    const char *labels;
+    const int made = tn_model_graph_batch(m, &rows, &seq, &labels);
+    const PassList list = {made == 3 ? "compiled" : "optimizer,compiled", NULL};
+    if (made > 1)
+        return check_passes_of(ctx, prefix, table, &list, x);
+    if (!made && strcmp(x->o.param_dtype, "bf16") != 0 && option_given(table, "rounding"))
+        return tn_context_fail(ctx, TN_CODE_USAGE, "%s--rounding is for --param-dtype bf16",
+                               prefix);
+    return 0;
 }

@@ -300,10 +300,13 @@ typedef struct PassList {
 /* Fails (2) where an option was given that no pass of the list reads; passes may be NULL; else -1.
  */
 int check_passes(const Command *c, const Option *table, const char *passes, const Common *x);
-/* The same once the graph is read, whose pipelines may be others: a code as the API's, and
- * tn_error, which begins with the prefix. */
+/* The same once the graph is read, whose pipelines may be others. Returns as functions of the API
+ * do; tn_error begins with the prefix. */
 int check_passes_of(tn_context *ctx, const char *prefix, const Option *table, const PassList *l,
                     const Common *x);
+/* The same of an open model whose step is made by default; --rounding needs weights in bf16. */
+int check_model(tn_context *ctx, const char *prefix, const Option *table, const tn_model *m,
+                const Common *x);
 
 /* ---- run.c ---- */
 

@@ -42,13 +42,9 @@ static const char *prefix_of(const PlanCommand *x)
 /* The batch of a model, which one that is a graph has. */
 static int find_batch(tn_context *ctx, PlanCommand *x)
 {
-    int64_t rows, seq;
-    const char *labels;
     int has = graph_batch(ctx, x->model, &x->c, NULL, NULL);
-    const int made = tn_model_graph_batch(x->model, &rows, &seq, &labels);
-    const PassList list = {made == 3 ? "compiled" : "optimizer,compiled", NULL};
-    if ((has == 0 || has == 1) && made > 1 &&
-        check_passes_of(ctx, prefix_of(x), x->table, &list, &x->c))
+    if ((has == 0 || has == 1) && !x->passes &&
+        check_model(ctx, prefix_of(x), x->table, x->model, &x->c))
         return TN_CODE_USAGE;
     if (!has && (!x->c.batch || !x->c.seq))
         return tn_context_fail(ctx, TN_CODE_USAGE, "%s--%s is missing", prefix_of(x),
@@ -126,9 +122,7 @@ static int check(const Command *c, PlanCommand *x)
         code = check_chunk(c, x->table, x->passes, &x->c);
     if (code < 0)
         code = check_mesh(c, x->table, x->passes, !x->reorder, &x->c);
-    if (code >= 0)
-        return code;
-    return (x->reorder ? check_rounding : check_optimizer)(c, x->table, &x->c.o);
+    return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 
 /* Whether a pass runs: a graph is given to nothing but the passes that were asked for. */

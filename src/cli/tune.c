@@ -35,6 +35,8 @@ static int add_steps(tn_context *ctx, Tune *x, const char *model)
     tn_model *m;
     int64_t vocab, context;
     int code = tn_model_open(ctx, model, &m);
+    if (!code)
+        code = check_model(ctx, "tune: ", x->table, m, &x->c);
     if (code)
         return report_last(code, ctx);
     tn_model_shape(m, &vocab, &context);
@@ -195,7 +197,7 @@ static int parse(int argc, char **argv, Tune *x)
     if (code < 0)
         code = check_chunk(c, x->table, NULL, &x->c);
     if (code < 0)
-        code = check_rounding(c, x->table, &x->c.o);
+        code = check_optimizer(c, x->table, &x->c.o);
     if (code < 0 && !strcmp(x->clock, "cpu"))
         x->c.threads = 1;
     if (code < 0)

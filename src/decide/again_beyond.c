@@ -3,9 +3,9 @@
  * A search goes by plans with less effort, which need more than the plans of the same choices as
  * they would run. So a choice that fits as it would run may lie beyond the limit by its try, where
  * the search for a somewhat larger limit finds it. Such searches are made for a few limits, a part
- * of the arena above what is asked for, or, where nothing fits, above the least that is found, as
- * long as that gets lower: one alone, unless it does. Their tries are mostly known; what they
- * choose is planned within the limit. The least so does not depend on the limit.
+ * of the arena above what is asked for. Where nothing fits, one search is made above the least that
+ * is found, and more as long as that gets lower. Their tries are mostly known; what they choose is
+ * planned within the limit. So the least does not depend on the limit.
  *
  * They are left out of steps whose plans take long, of those for which a short one stands, which
  * are planned as they would run until they fit, and of tiny ones, which choose among all sets. */
@@ -47,14 +47,27 @@ static Planned find_within(Decider *d, int64_t memory)
     return x;
 }
 
+/* Puts x in its place by bytes downward. */
+static void add_to_front(AgainReport *r, Planned x)
+{
+    PUSH(r->a, r->front, r->nfront, r->capfront, x);
+    for (int i = r->nfront - 1; i > 0 && r->front[i - 1].need < r->front[i].need; i--) {
+        r->front[i] = r->front[i - 1];
+        r->front[i - 1] = x;
+    }
+}
+
 /* Takes the best of what is chosen and of what the first searches above so many bytes find; whether
- * it is another. */
+ * it is another. The front stays, with that. */
 static bool take_beyond(Decider *d, int64_t above, int searches)
 {
     AgainReport *r = d->r;
-    Planned best = r->chosen;
+    Planned best = r->chosen, *front = r->front;
+    const int nfront = r->nfront, capfront = r->capfront;
     const int64_t arena = best.peak;
     bool any = false;
+    r->front = NULL;
+    r->nfront = r->capfront = 0;
     for (int i = 0; i < searches; i++) {
         const Planned x = find_within(d, above + arena / parts[i]);
         const bool better = x.need >= 0 && !planned_first(d, &best, &x);
@@ -62,6 +75,11 @@ static bool take_beyond(Decider *d, int64_t above, int searches)
         any |= better;
     }
     r->chosen = best;
+    r->front = front;
+    r->nfront = nfront;
+    r->capfront = capfront;
+    if (any)
+        add_to_front(r, best);
     return any;
 }
 

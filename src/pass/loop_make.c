@@ -213,7 +213,7 @@ static void order_node(const Body *y, const Node *n, Node *m)
         return;
     m->after = NEWN(y->loop->g->a, Node *, n->nafter);
     for (int i = 0; i < n->nafter; i++)
-        m->after[m->nafter++] = y->now[n->after[i]->out[0]->id]->def;
+        m->after[m->nafter++] = widest(y, n->after[i]->out[0])->def;
 }
 
 static void part_node(const Body *y, const Node *n)
@@ -237,7 +237,7 @@ static void part_node(const Body *y, const Node *n)
     }
     for (int k = 0; k < n->nout; k++)
         y->now[n->out[k]->id] = out[k];
-    order_node(y, n, out[0]->def);
+    order_node(y, n, widest(y, n->out[0])->def);
 }
 
 /* The body's output for v. */

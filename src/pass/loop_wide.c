@@ -107,6 +107,7 @@ static void find_product(const WideSearch *x, const int *readers, const Value *v
     const Node *n = x->p->yielded[v->id] ? loop_wide_product(x->p, readers, v) : NULL;
     for (; n; v = v->def->in[0]) {
         x->y->made[v->id] = true;
+        x->y->rounded[v->id] = false;
         if (v->def == n)
             return;
     }

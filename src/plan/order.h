@@ -65,7 +65,7 @@ typedef struct OverlapBytes {
                      nodes where that is less */
     const int64_t *beside; /* by node id: bytes that are alive there too; NULL: none */
     double rival;    /* seconds that the step is to be below, else any order will do: 0: none */
-    bool told;       /* its seconds are but compared with others': half of the searches do */
+    bool told;       /* its seconds are but compared with others': half of the searches suffice */
     int64_t lacking; /* is filled: with fewer bytes more than this the order is the same */
 } OverlapBytes;
 

@@ -66,7 +66,7 @@ typedef struct Overlap {
     int round;
     bool near;    /* the nearest fill alone is tried */
     double rival; /* seconds that the step is to be below; 0: none */
-    bool told;    /* half of the searches do */
+    bool told;    /* half of the searches suffice */
 } Overlap;
 
 /* joined: q's flow with cats joined, whose copies take no time. */

@@ -125,6 +125,9 @@ gives 2 'clip changes nothing without the pass optimizer: the graph is' opt "$di
 gives 2 'clip changes nothing without the pass optimizer: the graph is' export json "$dir/step.tn" --passes default --clip 0
 gives 2 'plan: --compare, A: --clip changes nothing' plan "$dir/step.tn" --passes default --compare '--clip 0' ''
 gives 0 '' plan "$dir/step.tn" --passes default --recompute full
+# A wrong name in the list comes first; an option that asks for what there is without a pass is none of these.
+gives 2 'unknown pass "defalt"; the nearest is "default"' plan "$dir/step.tn" --passes defalt --clip 0
+gives 0 '' plan "$dir/step.tn" --passes dce --optimizer none --accumulate 1
 for command in "plan" "opt" "export fx"; do
     gives 2 'beta1 is for --optimizer adamw' $command tests/ref/gpt2-tiny --passes default --optimizer sgd --beta1 0.5
 done

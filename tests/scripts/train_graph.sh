@@ -80,6 +80,11 @@ lm next end=7  # of the next tokens
     gives 0 'trained 6 steps' train $joint --steps 6 --out "$dir/a"
     ok "a checkpoint has the graph" [ "$(cd "$dir/a/latest" && echo *)" = 'config.json graph.tn model.safetensors optimizer.safetensors state.json' ]
     ok "it is the graph" cmp "$dir/a/latest/graph.tn" "$dir/joint.tn"
+    for option in 'dtype bf16' 'accumulate 2'; do # as plan refuses them
+        # shellcheck disable=SC2086 # words
+        gives 2 "--${option% *} changes nothing without the pass" bench plan --runs 1 --model "$dir/a/latest" \
+            --batch-size 2 --seq-len 16 --$option
+    done
     gives 0 'trained 6 steps' train $joint --steps 6 --save-every 3 --out "$dir/b"
     rm -rf "$dir/b/step-6"
     gives 0 'goes on from' train --resume --out "$dir/b"
