@@ -599,10 +599,10 @@ TN_API int tn_graph_print(tn_graph *g, const char **text);
  * see also: tn_graph_print, tn_graph_passes */
 TN_API int tn_graph_diff(tn_graph *before, tn_graph *after, const char **text);
 
-/* One half of a step: the forward with the loss, or the backward with the optimizer. What the second reads of
- * the first are outputs without a role of the one and inputs without a role of the other, of one name; a metric
- * or loss among them is an output twice. Both have the inputs that they read. A state that the second reads is
- * renewed by the second alone. Run one after the other they give what the step gives.
+/* One half of a step: the forward with the loss, or the backward with the optimizer. The second reads values of
+ * the first, which are outputs without a role of the one and inputs without a role of the other, of one name; a
+ * metric or loss among them is an output twice. Both have the inputs that they read. The second alone renews a
+ * state that it reads. Run one after the other they give what the step gives.
  * in: graph with a backward; backward: 0 or 1, which half
  * out: *half, a graph of its own
  * error: there is no backward, or a loop runs forward and backward in turn (accumulate); what the host keeps

@@ -235,7 +235,7 @@ const char *tn_program_unsound(const tn_program *x, int64_t *count)
 
 /* ---- what calls took ---- */
 
-/* What was recorded before is forgotten, with its memory. */
+/* Forgets the recording before, with its memory. */
 static int make_trace(tn_program *x, int64_t nruns, double (*clock)(void))
 {
     x->x->trace = NULL;

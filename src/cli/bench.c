@@ -49,8 +49,8 @@ static void print_json(Bench *b, const char *title, const Result *r, double rati
     printf("}");
 }
 
-/* What a result's name says of the settings beside the batch and the dtype: each option that was
- * given and changes the step. */
+/* The part of a result's name that says the settings beside the batch and the dtype: each option
+ * that was given and changes the step. */
 static void put_settings(const Bench *b, FILE *f)
 {
     const bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0 &&
@@ -69,7 +69,7 @@ static void put_settings(const Bench *b, FILE *f)
             fprintf(f, " %s %s", o->name, o->value);
 }
 
-/* Whose result it is; NULL: no memory. */
+/* The name of the one whose result it is; NULL: no memory. */
 static char *title_of(const Bench *b)
 {
     char *text = NULL;

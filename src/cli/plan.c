@@ -33,7 +33,7 @@ static bool is_graph_file(const char *path)
     return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
 }
 
-/* What a message begins with: that of a side is completed. */
+/* The first words of a message: that of a side is completed. */
 static const char *prefix_of(const PlanCommand *x)
 {
     return x->side ? "" : "plan: ";

@@ -31,7 +31,7 @@ static DecideTask *task_within(const Decider *d, int64_t memory)
     return t;
 }
 
-/* What the search for a limit chooses, as it would run within the one that is asked for. need -1:
+/* The choice of the search for a limit, as it would run within the one that is asked for. need -1:
  * nothing else. */
 static Planned find_within(Decider *d, int64_t memory)
 {

@@ -185,7 +185,7 @@ typedef struct Body {
     Value **now, **wide; /* in the graph's dtypes; in f32 (NULL: as in the graph) */
 } Body;
 
-/* What the body has of v in the wider dtype. */
+/* The body's v in the wider dtype. */
 static Value *widest(const Body *y, const Value *v)
 {
     return y->wide[v->id] ? y->wide[v->id] : y->now[v->id];

@@ -5,8 +5,8 @@
  * after the loop are made wide by the node that sums: by its attribute for f32 (products,
  * convolutions, a table's gradient, `sum`, nll_loss_forward), by f32 weights (norms' backward,
  * whose weights' gradients have their dtype), or by f32 zeros and values (index_put, scatter_add).
- * A node that is linear in such sums takes them wide, and a cast of them falls away. Whatever else
- * in a body reads a value that is made wide reads it rounded, as before. The gradients of keys and
+ * A node that is linear in such sums takes them wide, and a cast of them falls away. All other
+ * readers of a value that is made wide read it rounded, as before. The gradients of keys and
  * values, summed over slices of queries, stay as attention makes them. Linear in the nodes inside.
  */
 #include "loop_make.h"
@@ -18,7 +18,7 @@ static bool is_narrow(const Value *v)
     return dtype_float(v->type.dtype) && dtype_size(v->type.dtype) == 2;
 }
 
-/* How a node makes a wide result. */
+/* The way in which a node makes a wide result. */
 typedef enum {
     NOT_WIDE,
     BY_ATTR,   /* an attribute is f32 */

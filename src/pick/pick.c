@@ -446,7 +446,7 @@ static Solve solve_of(Arena *a, const PickProblem *p, int effort)
                    .known = -INFINITY};
 }
 
-/* What the nodes use at least at some time, whatever the others do. */
+/* The bytes that nodes use at least at some time, whatever the others do. */
 static int64_t least_alone(Arena *tmp, const PickProblem *p)
 {
     int *strategy = NEWN(tmp, int, p->n);

@@ -1,4 +1,4 @@
-/* What is decided for a graph that is no model's is decided in the order in which it is planned.
+/* Decisions for a graph that is no model's are made in the order in which it is planned.
  * There %c alone is the peak, but as the text has it %a and %b together are: slices of %a lower
  * nothing. */
 #include "../../include/tenon.h"

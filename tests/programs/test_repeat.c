@@ -1,5 +1,5 @@
-/* What is asked for again and again: texts of graphs and plans, recordings and lists of calls take
- * memory once. And what calls of the API say at the ends of their ranges. */
+/* Texts of graphs and plans, recordings and lists of calls take memory once, however often they are
+ * asked for. Calls of the API at the ends of their ranges say so. */
 #include "../../include/tenon.h"
 #include "../shared/test.h"
 
@@ -32,7 +32,7 @@ static int64_t resident(void) /* bytes */
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* How many there are does not depend on how many are wanted. */
+/* The count does not depend on how many are wanted. */
 static void test_products(tn_plan *p)
 {
     for (int most = 0; most <= 4; most++) {
@@ -133,7 +133,7 @@ static void test_limits(void)
            strstr(tn_error(ctx), "out of memory"));
 }
 
-/* What can be mapped is found also where far more is asked for. */
+/* The bytes that can be mapped are found also where far more is asked for. */
 static void test_mapping(tn_plan *p)
 {
     tn_options o = tn_options_default();

@@ -37,7 +37,7 @@ static const Tensor *find_value(const Port *p, int count, const Tensor *t, const
     return NULL;
 }
 
-/* What the forward gives in the place of an input; NULL: nothing. */
+/* The forward's value in the place of an input; NULL: there is none. */
 static const Tensor *renewed(const Graph *forward, const Tensor *saved, const Port *in)
 {
     for (int i = 0; i < forward->nout && role_renewed(in->role); i++)
