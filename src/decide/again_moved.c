@@ -68,13 +68,14 @@ static bool is_told(const Moved *m)
     return !m->small && m->d != m->e;
 }
 
-/* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: surely not; 0: only a
- * plan says it. */
+/* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: hardly; 0: only a plan
+ * says it. The whole step may need up to a percent less than is told, but its addresses waste that.
+ */
 static int told_fit(const Moved *m, int64_t need)
 {
-    enum { OFF = 70 }; /* by this part of the limit what is told may be off */
-    const int64_t memory = m->d->task->memory, off = memory / OFF;
-    return !is_told(m) ? 0 : need > memory + off ? -1 : need < memory - off;
+    enum { SURE = 70, HARDLY = 300 }; /* below the limit by this part of it */
+    const int64_t memory = m->d->task->memory;
+    return !is_told(m) ? 0 : need > memory - memory / HARDLY ? -1 : need < memory - memory / SURE;
 }
 
 /* ---- the frontier ---- */
@@ -256,11 +257,14 @@ static const Planned *whole_of(Moved *m, int i)
     return x;
 }
 
-/* Entries that need far too much are not planned. */
+/* Entries that need far too much are not planned. The last one is, as nothing lies behind it. */
 static bool entry_fits(Moved *m, int i)
 {
-    const int fit = again_far(m->d, &m->f.x[i]) ? -1 : told_fit(m, m->f.x[i].need);
-    return fit ? fit > 0 : plan_fits(m->d, whole_of(m, i));
+    const Planned *x = &m->f.x[i];
+    const int fit = told_fit(m, x->need);
+    if (again_far(m->d, x) || (fit < 0 && i < m->f.n - 1))
+        return false;
+    return fit > 0 || plan_fits(m->d, whole_of(m, i));
 }
 
 /* The first entry that fits; -1: none does. */
