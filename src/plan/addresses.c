@@ -204,6 +204,23 @@ void plan_place(Plan *p, int effort, int64_t most, Placements *known)
     }
 }
 
+/* Places within a capacity. Where that fails though it is well above the bound, a goal between the
+ * two takes other ways, of which one mostly ends within the capacity. */
+static PlaceResult place_enough(Arena *tmp, const SpaceBufs *x, int64_t capacity, int effort)
+{
+    enum { ROOMY = 32, NEARER = 4 }; /* parts of the bound, and of what is between */
+    const PlaceResult r = place(tmp, x->buf, x->n, capacity, effort);
+    if (r.answer != PLACE_LIMIT || capacity - r.bound < r.bound / ROOMY)
+        return r;
+    PlaceBuf *buf = NEWN(tmp, PlaceBuf, x->n);
+    memcpy(buf, x->buf, sizeof *buf * (size_t)x->n);
+    const PlaceResult s = place(tmp, buf, x->n, capacity - (capacity - r.bound) / NEARER, effort);
+    if (s.peak >= r.peak)
+        return r;
+    memcpy(x->buf, buf, sizeof *buf * (size_t)x->n);
+    return s;
+}
+
 void plan_place_enough(Plan *p, int effort, int64_t enough)
 {
     Arena *tmp = arena_tmp(p->g->a);
@@ -212,7 +229,7 @@ void plan_place_enough(Plan *p, int effort, int64_t enough)
         const bool any = p->space[s].bound > enough;
         const SpaceBufs x = gather_bufs(p, (Space)s, tmp);
         const int64_t capacity = any || enough == INT64_MAX ? INT64_MAX : enough - at;
-        take_bufs(p, (Space)s, at, &x, place(tmp, x.buf, x.n, capacity, effort));
+        take_bufs(p, (Space)s, at, &x, place_enough(tmp, &x, capacity, effort));
         CHECK(capacity == INT64_MAX || place_check(tmp, x.buf, x.n).first < 0);
         arena_reset(tmp);
     }
