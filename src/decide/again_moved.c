@@ -68,8 +68,9 @@ static bool is_told(const Moved *m)
     return !m->small && m->d != m->e;
 }
 
-/* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: hardly; 0: only a plan
- * says it. The whole step may need up to a percent less than is told, but its addresses waste that.
+/* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: hardly; 0: only a
+ * plan says it. The whole step may need up to a percent less than is told, but its addresses waste
+ * that.
  */
 static int told_fit(const Moved *m, int64_t need)
 {
