@@ -118,7 +118,7 @@ $(BUILD)/tests/test_workspace: LDLIBS += \
 $(BUILD)/tests/test_device: LDLIBS += -Wl,--wrap=pthread_create
 
 # What reads the state of a run that goes on.
-RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/option_table.o %/cli/foreign_options.o %/cli/output_is_input.o %/cli/resume.o,$(CLI))
+RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/option_table.o %/cli/foreign_options.o %/cli/output_is_input.o %/cli/resume.o %/cli/write_text.o,$(CLI))
 $(BUILD)/tests/test_corrupt: $(RESUMES)
 $(BUILD)/fuzz_events: $(BUILD)/src/train/event_record.o
 $(BUILD)/fuzz_state: $(BUILD)/tests/shared/state_case.o $(RESUMES)

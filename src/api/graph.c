@@ -241,7 +241,7 @@ static const PolicyRule *get_rules(Arena *a, const tn_options *o)
 #define TAKE_LIST(field)   .field = {o->field, o->n##field},
 #define TAKE_RULES(field)  .field = get_rules(a, o), .n##field = o->n##field,
 #define INNER_INT(value)   value
-#define INNER_LIST(value)  {value}
+#define INNER_LIST(value)  {value, 0}
 /* clang-format on */
 
 static PassOptions pass_options(Arena *a, const tn_options *o)

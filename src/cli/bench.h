@@ -60,6 +60,22 @@ WaySums ways_sum(const CallWays *ways, int n);
 /* Prints the calls that lose most, and products against their fastest ways. Sorts them. */
 void ways_print(Bench *b, CallWays *ways, int n);
 
+/* ---- bench_limits.c ---- */
+
+/* The most that this machine does. */
+typedef struct Limits {
+    tn_streams stream; /* bytes per second */
+    double f32, bf16;  /* products: operations per second; 0: not needed */
+} Limits;
+
+/* Measures the rates of products that the calls need; those of streams are there. */
+int limits_measure(Bench *b, tn_program *x, Limits *l, const tn_call *call, int n);
+/* The rate of the stream that bounds a call; 0: none does. */
+double limits_stream(const Limits *l, const tn_call *c);
+/* The least seconds of a call. */
+double limits_sec(Limits *l, const tn_call *c);
+void limits_print(Bench *b, const Limits *l);
+
 /* ---- bench_step.c ---- */
 
 int bench_step(Bench *b);

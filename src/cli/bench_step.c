@@ -1,14 +1,9 @@
 /* bench step, bench ops: the time of a step, call by call, against what this machine can do.
  *
- * Limits are measured in the same run. Products and attention are limited by their floating-point
- * operations (of attention 4 forward and 10 backward for each head, head size and pair that is not
- * masked) at the best rate of any product that ran alone; everything else by the bytes that it
- * reads and writes, as the op's cost rule says, at the bandwidth of a plain stream past the caches
- * that reads and writes as the call does: what stays in a cache may be faster than that. The limit
- * of a step is its own products alone, each by the fastest of its ways and of the library's
- * layouts, and its attention at the best rate. Times of calls are those inside of steps, with the
- * caches as they are there; times of ways are alone. Beside the host the device's own kernels give
- * the limits. On a GPU a recorded step waits for each call, so that a step's time is that of
+ * Limits (bench_limits.c) are measured in the same run. The limit of a step is its own products
+ * alone, each by the fastest of its ways and of the library's layouts, and its attention at the
+ * best rate. Times of calls are those inside of steps, with the caches as they are there; times of
+ * ways are alone. On a GPU a recorded step waits for each call, so that a step's time is that of
  * another, which is not recorded.
  *
  * bench time: the step's seconds, its bytes by the plan and the system, and nothing else. */
@@ -35,11 +30,6 @@ typedef struct BenchStep {
     int64_t nreceived;
     double waited[MOST_RUNS];
 } BenchStep;
-
-typedef struct Limits {
-    tn_streams stream; /* bytes per second */
-    double f32, bf16;  /* products: operations per second; 0: not needed */
-} Limits;
 
 /* ---- the subject ---- */
 
@@ -202,85 +192,6 @@ static void print_waits(Bench *b, BenchStep *s)
     bench_print(b, &r);
 }
 
-/* ---- limits ---- */
-
-static double *rate_of(Limits *l, const char *dtype)
-{
-    return !strcmp(dtype, "bf16") ? &l->bf16 : &l->f32;
-}
-
-static int measure_product(Bench *b, tn_program *x, Limits *l, const tn_product *p, double *sec)
-{
-    int code = tn_program_product(x, p, bench_cpu(b), sec);
-    double rate = 2.0 * (double)p->m * (double)p->n * (double)p->k / *sec;
-    double *best = rate_of(l, p->dtype);
-    *best = !code && rate > *best ? rate : *best;
-    return code;
-}
-
-/* Products that libraries are good at. */
-static int measure_rate(Bench *b, tn_program *x, Limits *l, const char *dtype)
-{
-    static const int64_t size[][3] = {{1024, 1024, 1024}, {2048, 2048, 2048}, {2048, 768, 3072}};
-    int code = 0, times = tn_backend_is_gpu(b->o.backend) ? 4 : 1; /* which larger ones fill */
-    for (int i = 0; i < LEN(size) && !code; i++) {
-        tn_product p = {1,    times * size[i][0], times * size[i][1], times * size[i][2], 1, dtype,
-                        dtype};
-        double sec;
-        code = measure_product(b, x, l, &p, &sec);
-    }
-    return code;
-}
-
-/* The stream that bounds a call, or 0. */
-static double stream_of(const Limits *l, const tn_call *c)
-{
-    struct {
-        const char *name;
-        double rate;
-    } kind[] = {{"read", l->stream.read},
-                {"copy", l->stream.copy},
-                {"add", l->stream.add},
-                {"update", l->stream.update}};
-    for (int i = 0; i < LEN(kind); i++)
-        if (!strcmp(c->limit, kind[i].name))
-            return kind[i].rate;
-    return 0;
-}
-
-static int measure_limits(Bench *b, tn_program *x, Limits *l, const tn_call *call, int n)
-{
-    int code = 0;
-    for (int i = 0; i < n && !code; i++)
-        if (!stream_of(l, &call[i]) && !*rate_of(l, call[i].dtype))
-            code = measure_rate(b, x, l, !strcmp(call[i].dtype, "bf16") ? "bf16" : "f32");
-    return code;
-}
-
-static double limit_sec(Limits *l, const tn_call *c)
-{
-    double stream = stream_of(l, c);
-    return stream > 0 ? c->nbytes / stream : c->nflop / *rate_of(l, c->dtype);
-}
-
-static void print_limits(Bench *b, const Limits *l)
-{
-    Result r[] = {
-        {.name = "limit: streams, read", .unit = "GB/s", .value = 1e-9 * l->stream.read},
-        {.name = "limit: streams, copy", .unit = "GB/s", .value = 1e-9 * l->stream.copy},
-        {.name = "limit: streams, add", .unit = "GB/s", .value = 1e-9 * l->stream.add},
-        {.name = "limit: streams, update", .unit = "GB/s", .value = 1e-9 * l->stream.update},
-        {.name = "limit: products f32", .unit = "GF/s", .value = 1e-9 * l->f32},
-        {.name = "limit: products bf16", .unit = "GF/s", .value = 1e-9 * l->bf16},
-    };
-    for (int i = 0; i < LEN(r); i++) {
-        r[i].min = r[i].max = r[i].value;
-        r[i].runs = 1;
-        if (r[i].value > 0)
-            bench_print(b, &r[i]);
-    }
-}
-
 /* ---- per op and shape ---- */
 
 static int by_time(const void *x, const void *y)
@@ -302,10 +213,10 @@ static void print_call(Bench *b, Limits *l, const CallWays *w)
 {
     char name[1200];
     const tn_call *c = w->call;
-    bool stream = stream_of(l, c) > 0;
+    bool stream = limits_stream(l, c) > 0;
     const bool timed = c->ntimes > 0; /* else no run of it was recorded */
     const double sec = timed ? c->sec : NAN;
-    double limit = limit_sec(l, c), rate = 1e-9 * (stream ? c->nbytes : c->nflop) / sec;
+    double limit = limits_sec(l, c), rate = 1e-9 * (stream ? c->nbytes : c->nflop) / sec;
     double lost = (sec - limit) * (double)c->count;
     snprintf(name, sizeof name, "%s (%s) %s", c->op, c->kernel, c->tensors);
     Result r = {.name = name,
@@ -358,7 +269,7 @@ static int measure_calls(Bench *b, BenchStep *s, Limits *l, double *sec, const t
     if (!code)
         warn_lost(b, *calls, *n);
     if (!code)
-        code = measure_limits(b, s->x, l, *calls, *n);
+        code = limits_measure(b, s->x, l, *calls, *n);
     return code;
 }
 
@@ -374,7 +285,7 @@ static int print_calls(Bench *b, Limits *l, tn_program *x, const tn_call *calls,
         code = ways_measure(b, x, sorted, n, &ways);
     }
     if (!code && rank_first(b->ctx)) {
-        print_limits(b, l);
+        limits_print(b, l);
         if (!b->json)
             printf("%9s %6s %11s %13s  %6s  op (kernel) operands -> results\n", "ms/step", "calls",
                    "us/call", "rate", "share");
@@ -431,12 +342,12 @@ static int sum_ops(Limits *l, const tn_call *c, int n, OpSum *sum)
         OpSum *s = &sum[k];
         /* NaN: no run of it was recorded */
         const double times = c[i].ntimes ? (double)c[i].count : NAN;
-        const double lost = c[i].sec - limit_sec(l, &c[i]);
+        const double lost = c[i].sec - limits_sec(l, &c[i]);
         s->op = c[i].op;
         s->sec += times * c[i].sec;
         s->least += times * c[i].min;
         s->most += times * c[i].max;
-        s->limit += (double)c[i].count * limit_sec(l, &c[i]);
+        s->limit += (double)c[i].count * limits_sec(l, &c[i]);
         s->lost += times * (lost > 0 ? lost : 0);
         s->count += c[i].count;
     }
@@ -467,7 +378,7 @@ static double attention_sec(Limits *l, const tn_call *c, int n)
 {
     double sum = 0;
     for (int i = 0; i < n; i++)
-        sum += strcmp(c[i].limit, "attention") ? 0 : (double)c[i].count * limit_sec(l, &c[i]);
+        sum += strcmp(c[i].limit, "attention") ? 0 : (double)c[i].count * limits_sec(l, &c[i]);
     return sum;
 }
 
@@ -481,7 +392,7 @@ static void print_step(Bench *b, Limits *l, double *sec, const tn_call *calls, C
     double alone = step.limit > 0 ? step.value / step.limit : 0, between = step.value;
     for (int i = 0; i < nsum; i++)
         between -= sum[i].sec;
-    print_limits(b, l);
+    limits_print(b, l);
     bench_print(b, &step);
     bench_print(b, &(Result){.name = "step / products alone",
                              .unit = "times",

@@ -145,8 +145,8 @@ bool option_within(const Option *o, double x);         /* its range */
 bool word_among(const char *words, const char *value); /* separated by spaces or by | */
 const Command *command_find(const char *name);
 
-/* A NaN without its sign, which printf would show. */
 bool took_long(time_t began); /* whether progress is told where no terminal shows it */
+/* A NaN without its sign, which printf would show. */
 double plain_nan(double x);
 
 /* A context; without memory, ends the program. */
@@ -157,6 +157,9 @@ int report(int code, const char *format, ...) __attribute__((format(printf, 2, 3
 int report_last(int code, const tn_context *ctx); /* the context's message */
 void warn(void *arg, const char *message);        /* for tn_options.warn */
 int fuse_asked(const char *word);                 /* whether --fuse is on; of fast a note */
+
+/* ---- write_text.c ---- */
+
 /* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
 int write_text(const char *path, const char *text);
 /* Fails where write_text() to it would, before the text is made. */

@@ -531,7 +531,7 @@ bool again_search_moved(Decider *d)
     m.whole = NEWN(d->keep, Planned, m.f.n);
     find_bent(&m);
     const int first = find_first(&m);
-    const Planned best = first < 0 ? (Planned){.need = -1} : choose_from(&m, first);
+    const Planned best = first >= 0 ? choose_from(&m, first) : (Planned){.need = -1};
     if (!plan_fits(d, &best)) {
         m.e->r->nfront = 0; /* another search fills it */
         return false;

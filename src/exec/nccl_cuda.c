@@ -178,9 +178,10 @@ static void *open_nccl(Comm *c, int number)
     Arena *a;
     void **own = comm_own(c, &a);
     char why[RUN_MESSAGE] = "";
-    if (*own)
-        return *own;
-    Nccl *x = NEW(a, Nccl);
+    Nccl *x = *own;
+    if (x)
+        return x;
+    x = NEW(a, Nccl);
     *x = (Nccl){.c = c, .number = number};
     fail_together(c, arena_ctx(a), open_library(&x->library, why), "library", why);
     arena_defer(a, close_groups, x);

@@ -379,13 +379,12 @@ static const char *user_line(Arena *a, const char *trace)
     static const char file[] = "File \"", line[] = "\", line ";
     const char *best = "";
     bool own = false;
-    for (const char *s = trace; s && (s = strstr(s, file));) {
+    for (const char *s = trace ? strstr(trace, file) : NULL; s; s = strstr(s, file)) {
         s += LEN(file) - 1;
         int n = (int)strcspn(s, "\"\r\n");
-        const char *number = s + n + LEN(line) - 1;
         if (strncmp(s + n, line, LEN(line) - 1) != 0)
             continue;
-        const char *path = arena_strndup(a, s, n);
+        const char *number = s + n + LEN(line) - 1, *path = arena_strndup(a, s, n);
         bool torch = strstr(path, "/torch/") != NULL;
         if (own && torch)
             continue;

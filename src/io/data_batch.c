@@ -229,7 +229,8 @@ static void next_row(DataRow *to)
 {
     to->ids += to->T;
     to->labels += to->T;
-    to->starts += to->starts ? to->T : 0;
+    if (to->starts)
+        to->starts += to->T;
 }
 
 void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, DataRow to)

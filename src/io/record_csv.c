@@ -106,9 +106,9 @@ static void put_cell(RecordReader *r, json_t *record, int column, const Buf *cel
 {
     if (column >= r->ncolumn)
         records_fail(r, "expected %d cells, as the first line has, found more", r->ncolumn);
-    json_t *text = json_stringn(cell->text, cell->len);
     if (json_object_get(record, r->column[column]))
         records_fail(r, "column \"%s\" is there twice", r->column[column]);
+    json_t *text = json_stringn(cell->text, cell->len);
     if (!text)
         records_fail(r, "column \"%s\": expected UTF-8", r->column[column]);
     if (json_object_set_new(record, r->column[column], text))

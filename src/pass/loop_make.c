@@ -4,7 +4,7 @@
  * they read from outside enter by ports, each made when the first node needs it. Values that are
  * yielded leave as a concat of slices, as a sum, or as a carry to which products add themselves
  * (loop_product.c). Then nodes that no longer run outside are removed and the loop is put in their
- * place. Readers of its results follow: casts to the values' dtypes, scales, nodes `after`.
+ * place. Readers of its results follow (loop_results.c).
  *
  * A slice that is not one run of an axis, [outer][count][inner], passes its port as the view
  * [outer][count * inner], sliced along its second axis; bodies read and yield the flat form.
@@ -58,11 +58,6 @@ static Cut cut_of(const Loop *x, const Value *v)
 static bool made_inside(const Loop *x, const Value *v, Cut need)
 {
     return v->def && x->p->inside[v->def->id] && cut_equal(cut_of(x, v), need);
-}
-
-static Value *emit_view(Build *b, Value *v, const Type *to)
-{
-    return emit1(b, "view", IN(v), ATTRS(A_INTS("size", to->rank, to->dim)));
 }
 
 /* ---- ports ---- */
@@ -126,7 +121,7 @@ static Value *flat_slice(Loop *x, int j, Cut need, int t)
     if (!s->flat[t]) {
         Build b = {.g = x->r->body[t]};
         Type type = loop_part_type(x->p, &s->v->type, need, t);
-        s->flat[t] = emit_view(&b, x->r->body[t]->in[j].v, &type);
+        s->flat[t] = loop_view(&b, x->r->body[t]->in[j].v, &type);
     }
     return s->flat[t];
 }
@@ -250,7 +245,7 @@ static void yield_value(const Body *y, const Value *v)
     if (c.kind == CUT_SLICE && c.outer > 1) {
         Build b = build_like(body, NULL, v->def);
         Type type = loop_split_type(&now->type, c.axis, c.outer);
-        now = emit_view(&b, now, &type);
+        now = loop_view(&b, now, &type);
     }
     graph_output(body, now, ROLE_NONE, NULL);
 }
@@ -345,17 +340,11 @@ static void find_results(Loop *x)
 
 /* ---- the graph around the loop ---- */
 
-/* Whether nothing computes v once the loop is made. */
-static bool goes(const Loop *x, const Value *v)
-{
-    return v->def && !x->p->outside[v->def->id];
-}
-
 /* Whether n, which stays around the loop, may read v there. */
 static void check_read(const Loop *x, const Node *n, const Value *v)
 {
     bool leads = !x->trails[n->id];
-    if (goes(x, v) && (leads || !x->p->yielded[v->id]))
+    if (loop_drops(x->p, v) && (leads || !x->p->yielded[v->id]))
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is inside of the loop", v->name));
     if (leads && v->def && x->p->after[v->def->id])
         refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is behind the loop", v->name));
@@ -409,7 +398,7 @@ static void fill_operands(Loop *x)
             x->in[x->r->in[j].arg] = emit_zeros(&b, &type);
         } else if (s->outer > 1) {
             b.phase = s->v->def ? s->v->def->phase : FORWARD;
-            x->in[x->r->in[j].arg] = emit_view(&b, s->v, &type);
+            x->in[x->r->in[j].arg] = loop_view(&b, s->v, &type);
         }
     }
 }
@@ -435,148 +424,6 @@ static Node *emit_made(Loop *x)
     return loop;
 }
 
-/* Values of the graph, by id, and what stands for them after the loop. */
-typedef struct Behind {
-    Loop *x;
-    Node *loop;
-    Value **now;
-    bool *placed; /* by node id: it has been put after the loop */
-    bool later;   /* one of these is of a later phase than before */
-} Behind;
-
-/* Finds the value that multiplies result k; false: it is not made yet. */
-static bool find_scale(const Behind *y, int k, Value **scale)
-{
-    const Loop *x = y->x;
-    Value *s = x->p->scale ? x->p->scale[x->result[k]->id] : NULL;
-    *scale = s && y->now[s->id] ? y->now[s->id] : s;
-    return !s || y->now[s->id] || !s->def || !x->trails[s->def->id] || y->placed[s->def->id];
-}
-
-/* The value for which result k stands. */
-static Value *emit_result(const Behind *y, int k, Value *scale)
-{
-    const Value *old = y->x->result[k];
-    const ProductSum *s = y->x->sums.result[old->id];
-    Build b = {.g = y->x->g, .before = y->x->p->before, .phase = y->loop->phase};
-    Value *v = y->loop->out[k];
-    for (int i = 0; s && i < s->nview; i++)
-        v = emit_named(&b, s->view[i]->op, 1, &v, s->view[i]->attr, NULL, -1, NULL, -1)->out[0];
-    if (v->type.rank != old->type.rank)
-        v = emit_view(&b, v, &old->type);
-    if (scale) {
-        DType wide = loop_sum_dtype(&(LoopPart){.narrow = false}, v->type.dtype);
-        if (scale->type.rank)
-            scale = emit_view(&b, scale, &(Type){.dtype = scale->type.dtype});
-        v = emit1(&b, "mul", IN(emit_cast(&b, v, wide), emit_cast(&b, scale, wide)), NOATTRS);
-    }
-    return emit_cast(&b, v, old->type.dtype);
-}
-
-/* Emits the results that can be. */
-static void emit_results(Behind *y)
-{
-    Value *scale;
-    for (bool more = true; more;) {
-        more = false;
-        for (int k = 0; k < y->x->nresult; k++) {
-            int id = y->x->result[k]->id;
-            if (y->now[id] || !find_scale(y, k, &scale))
-                continue;
-            y->now[id] = emit_result(y, k, scale);
-            more = true;
-        }
-    }
-}
-
-/* Has n, which is of the graph before, read what the loop yields. */
-static void read_results(const Behind *y, Node *n)
-{
-    const Loop *x = y->x;
-    int phase = n->phase;
-    for (int i = 0; i < n->nin; i++) {
-        const Value *v = n->in[i];
-        bool old = v->id < x->nvalue; /* else n has read results already */
-        if (old && goes(x, v) && !y->now[v->id])
-            refuse(x, n, arena_printf(x->tmp, "it reads %%%s before its scale", v->name));
-        if (old && y->now[v->id])
-            n->in[i] = y->now[v->id];
-        phase = MAX(phase, n->in[i]->def ? (int)n->in[i]->def->phase : 0);
-    }
-    if (phase == (int)n->phase)
-        return;
-    n->phase = (Phase)phase;
-    if (n->region)
-        region_fit_phase(n);
-}
-
-static void read_output(const Behind *y, int i)
-{
-    Graph *g = y->x->g;
-    const Value *v = g->out[i].v;
-    if (v->id < y->x->nvalue && y->now[v->id])
-        g->out[i].v = y->now[v->id];
-    else if (v->id < y->x->nvalue && goes(y->x, v))
-        refuse(y->x, v->def, "it is an output, but not yielded");
-}
-
-static void read_outputs(const Behind *y)
-{
-    const LoopPart *p = y->x->p;
-    for (int k = 0; k < y->x->nresult; k++)
-        if (!y->now[y->x->result[k]->id])
-            refuse(y->x, y->x->result[k]->def, "its scale is made neither before nor behind");
-    for (int i = 0; i < y->x->g->nout && !p->output; i++)
-        read_output(y, i);
-    for (Node *const *n = y->x->node; *n && p->output; n++)
-        for (int k = 0; k < (*n)->nout; k++)
-            for (int i = p->output[(*n)->out[k]->id]; i; i = p->more[i - 1])
-                read_output(y, i - 1);
-}
-
-/* Has what stands after the loop read its results: their readers, where these are known, but all
- * where one is of a later phase than before, as what reads that one must be too. */
-static void read_behind(const Behind *y)
-{
-    const Loop *x = y->x;
-    bool later = !x->p->user || y->later;
-    for (int k = 0; k < x->nresult && !later; k++)
-        for (Node **n = x->p->user[x->result[k]->id]; n && *n; n++) {
-            Phase phase = (*n)->phase;
-            if (!x->p->outside[(*n)->id] || y->placed[(*n)->id])
-                continue;
-            read_results(y, *n);
-            later |= (*n)->phase != phase;
-        }
-    for (Node *n = x->p->before; n && later; n = n->next)
-        read_results(y, n);
-}
-
-/* Puts what reads the loop's results after it. */
-static void place_readers(Loop *x, Node *loop)
-{
-    Behind y = {.x = x,
-                .loop = loop,
-                .now = SPARSE(x->tmp, Value *, x->nvalue),
-                .placed = SPARSE(x->tmp, bool, x->nnode)};
-    const bool *scales = loop_scales(x->g, x->tmp, x->p, x->node);
-    emit_results(&y);
-    for (Node *n = x->first, *next; n != loop; n = next) {
-        next = n->next;
-        if (n->id >= x->nnode || !x->p->after[n->id])
-            continue;
-        Phase phase = n->phase;
-        node_move(x->g, n, x->p->before);
-        read_results(&y, n);
-        y.later |= n->phase != phase;
-        y.placed[n->id] = true;
-        if (scales[n->id])
-            emit_results(&y);
-    }
-    read_behind(&y);
-    read_outputs(&y);
-}
-
 Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p)
 {
     const Slices *s = &p->slices;
@@ -594,6 +441,18 @@ Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p)
     for (int t = 0; t < region_nbody(r); t++)
         make_body(&x, t);
     Node *loop = emit_made(&x);
-    place_readers(&x, loop);
+    LoopMade made = {.g = g,
+                     .tmp = tmp,
+                     .p = p,
+                     .loop = loop,
+                     .result = x.result,
+                     .nresult = x.nresult,
+                     .sums = &x.sums,
+                     .inside = x.node,
+                     .first = x.first,
+                     .trails = x.trails,
+                     .nnode = x.nnode,
+                     .nvalue = x.nvalue};
+    loop_read_results(&made);
     return loop;
 }

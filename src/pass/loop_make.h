@@ -63,10 +63,14 @@ const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);
 DType loop_sum_dtype(const LoopPart *p, DType d);
 /* The nodes inside in the graph's order, up to a NULL. */
 Node *const *loop_nodes(const Graph *g, Arena *tmp, const LoopPart *p);
+/* Whether nothing computes v once the loop is made. */
+bool loop_drops(const LoopPart *p, const Value *v);
 /* By value id: the number of readers inside, operands counted; a result of the loop counts as one
  * more. */
 const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p);
 
+/* v with the dimensions of a type. */
+Value *loop_view(Build *b, Value *v, const Type *to);
 /* t with the axis split in [outer][rest]. */
 Type loop_split_type(const Type *t, int axis, int64_t outer);
 /* The product that makes v, a result of slices that are scaled after the loop, with nothing but
@@ -123,5 +127,26 @@ typedef struct WidePart {
 /* Emits n's part. in: its operands, wide where they are made so; changed. out: its results, as
  * nodes read them that take them in the graph's dtype. */
 void wide_part(const WidePart *x, const Node *n, Value **in, Value **out);
+
+/* ---- loop_results.c: what reads the results of the loop ---- */
+
+/* A loop that is in the graph, and what it yields. */
+typedef struct LoopMade {
+    Graph *g;
+    Arena *tmp;
+    const LoopPart *p;
+    Node *loop;
+    Value **result; /* of the graph before, by result of the loop */
+    int nresult;
+    const ProductSums *sums;
+    Node *const *inside; /* nodes, in order, up to a NULL */
+    Node *first;         /* of the graph: those before it read no result, nor are `after` */
+    const bool *trails;  /* by node id: it does not run before the loop */
+    int nnode, nvalue;   /* of the graph before */
+} LoopMade;
+
+/* Has the graph read the loop's results, and puts nodes `after` behind it. Fails, naming the node,
+ * where a result's scale is not made before what reads it, or an output is not yielded. */
+void loop_read_results(const LoopMade *x);
 
 #endif

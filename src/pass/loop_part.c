@@ -72,6 +72,16 @@ Node *const *loop_nodes(const Graph *g, Arena *tmp, const LoopPart *p)
     return list;
 }
 
+Value *loop_view(Build *b, Value *v, const Type *to)
+{
+    return emit1(b, "view", IN(v), ATTRS(A_INTS("size", to->rank, to->dim)));
+}
+
+bool loop_drops(const LoopPart *p, const Value *v)
+{
+    return v->def && !p->outside[v->def->id];
+}
+
 const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p)
 {
     int *readers = SPARSE(tmp, int, g->nvalue);

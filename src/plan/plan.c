@@ -446,18 +446,22 @@ static Plan *order_near(Orders *x, bool apart)
     return plan_least(once) < plan_least(p) ? once : p;
 }
 
+/* The plan of the order in which a byte of waste counts WASTES times, or once where that needs a
+ * little less. */
+static Plan *order_counted(Orders *x, bool apart)
+{
+    Plan *p = orders_plan(x, WASTES, apart), *once = orders_plan(x, 1, apart);
+    bool lower = plan_least(once) < plan_least(p) &&
+                 plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
+    return lower ? once : p;
+}
+
 /* The plan of the fewest bytes that a limit may get: of orders that waste only what lies near.
  * Orders are compared with little effort, and the lowest is placed with all. */
 static Plan *order_lowest(Orders *x, bool apart)
 {
-    Plan *best = NULL;
-    for (int i = 0; i < (apart ? 2 : 1); i++) {
-        Plan *p = orders_plan(x, WASTES, i), *once = orders_plan(x, 1, i);
-        bool lower = plan_least(once) < plan_least(p) &&
-                     plan_least(p) - plan_least(once) < plan_least(once) / NEAR;
-        p = lower ? once : p;
-        best = !best || plan_least(p) < plan_least(best) ? p : best;
-    }
+    Plan *best = order_counted(x, false), *other = apart ? order_counted(x, true) : best;
+    best = plan_least(other) < plan_least(best) ? other : best;
     PlanFor to = x->to;
     to.lowest = true;
     const bool wastes = best->space[SPACE_MAIN].peak > best->space[SPACE_MAIN].bound;

@@ -33,7 +33,7 @@ static void mark_narrow(StepBound *x, int first, int last)
         if (!after[i] || !before[i])
             continue;
         int nearest = first;
-        x->narrow[i] |= needs_all[i] && reach >= i;
+        x->narrow[i] |= reach >= i && needs_all[i];
         EACH_ITEM(k, x->pred, i)
             if (after[x->pred.item[k]])
                 nearest = MAX(nearest, x->pred.item[k]);

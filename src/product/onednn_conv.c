@@ -56,7 +56,7 @@ static int axes_of(const OneConv *c, int tensor, dnnl_dim_t *dim)
 
 static dnnl_status_t describe_tensor(ConvForm *f, const OneConv *c, int i)
 {
-    dnnl_dims_t dim, stride;
+    dnnl_dims_t dim = {0}, stride = {0};
     int rank = axes_of(c, i, dim);
     stride[rank - 1] = 1;
     for (int d = rank - 2; d >= 0; d--)

@@ -1,5 +1,5 @@
 /* Texts as data through the C API: the token file that is made, taken again, kept or refused; what
- * is left where making it is stopped. */
+ * is left where making it is stopped, or where a table is damaged. */
 #include "../../include/tenon.h"
 #include "../shared/folder.h"
 
@@ -185,9 +185,32 @@ static void test_looks(void)
     tn_context_free(c);
 }
 
+/* Tables that are damaged are refused where they are; under AddressSanitizer nothing of them is
+ * left. */
+static void test_tables(void)
+{
+    static const char *const bad[][2] = {
+        {"prompt,completion,prompt\na,b,c\n", "bad.csv:2: column \"prompt\" is there twice"},
+        {"prompt,completion\na,\377\n", "bad.csv:2: column \"completion\": expected UTF-8"},
+        {"prompt,completion\na,b\na\n", "bad.csv:3: expected 2 cells"},
+        {"prompt,completion\na,b,c\n", "bad.csv:2: expected 2 cells"},
+        {"prompt,completion\n\"a,b\n", "bad.csv:2: a cell in quotes"}};
+    const char *path = in_dir("bad.csv");
+    tn_text_options o = {
+        .file = in_dir("table.bin"), .between = -1, .holds = TN_HOLDS_ROWS, .seq = 4};
+    int64_t count;
+    int made;
+    begin();
+    for (int i = 0; i < LEN(bad); i++) {
+        write_file(path, bad[i][0], 1);
+        EXPECT(tokenize(path, &o, &made, &count) && strstr(tn_error(c), bad[i][1]));
+    }
+    tn_context_free(c);
+}
+
 int main(void)
 {
-    static void (*const tests[])(void) = {test_made, test_bytes, test_refused, test_stopped,
-                                          test_looks};
+    static void (*const tests[])(void) = {test_made,    test_bytes, test_refused,
+                                          test_stopped, test_looks, test_tables};
     return test_in_folder(tests, LEN(tests));
 }
