@@ -428,10 +428,10 @@ static Value *emit_sum(Ring *x, Build *b, const RingCall *c, const RingSum *s, i
 static Value *emit_total(Build *b, const RingCall *c, Value *whole)
 {
     DType narrow = whole->type.dtype, wide = narrow == F64 ? F64 : F32;
-    Value *sum = NULL;
-    for (int64_t i = 0; i < c->n; i++) {
+    Value *sum = emit_cast(b, emit_rows(b, whole, 0, c->rows), wide);
+    for (int64_t i = 1; i < c->n; i++) {
         Value *part = emit_cast(b, emit_rows(b, whole, i, c->rows), wide);
-        sum = sum ? emit1(b, "add", IN(sum, part), NOATTRS) : part;
+        sum = emit1(b, "add", IN(sum, part), NOATTRS);
     }
     return emit_cast(b, sum, narrow);
 }

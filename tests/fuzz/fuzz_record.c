@@ -19,7 +19,8 @@ typedef struct Input {
 
 static void check_rows(const DataSet *s)
 {
-    int64_t nlabel, ids[T], labels[T], sum = 0, rows = data_windows(s, true, T, &nlabel);
+    int64_t nlabel, ids[T] = {0}, labels[T] = {0}, sum = 0,
+                    rows = data_windows(s, true, T, &nlabel);
     for (int64_t k = 0; k < rows; k++) {
         int64_t count = data_val_batch(s, k, 1, 1, (DataRow){T, ids, labels, NULL});
         CHECK(!s->index || count > 0);

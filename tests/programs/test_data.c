@@ -299,7 +299,7 @@ static void test_large(void)
     enum { T = 64, B = 4 };
     const int64_t size = (int64_t)6 << 30;
     const char *path = in_dir("large");
-    int64_t ids[B * T], labels[B * T];
+    int64_t ids[B * T] = {0}, labels[B * T] = {0};
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     bool made = fd >= 0 && !ftruncate(fd, size) && pwrite(fd, "end", 3, size - 3) == 3;
     close(fd);

@@ -459,7 +459,7 @@ static double least_sec(const char *text)
 
 static void test_tune(tn_context *of)
 {
-    Heard h;
+    Heard h = {0};
     size_t len;
     Arena *a = arena_new(&ctx);
     const char *text = "";

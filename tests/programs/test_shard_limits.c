@@ -43,12 +43,13 @@ typedef struct Job {
 
 static ShardReport choose(const Job *j, const Graph *model, PassOptions *o)
 {
-    ShardReport r = {.a = j->a, .known = j->known};
-    o->shard_report = &r;
+    ShardReport *r = NEW(j->a, ShardReport);
+    *r = (ShardReport){.a = j->a, .known = j->known};
+    o->shard_report = r;
     passes_run(graph_clone(j->a, model),
                "grad,precision,accumulate,optimizer,canonicalize,cse,dce,align,spmd", o, NULL,
                NULL);
-    return r;
+    return *r;
 }
 
 /* fits: something does. */

@@ -103,6 +103,7 @@ static void read_library(void *arg)
 
 bool library_try(Ctx *ctx, Arena *a, Library *lib)
 {
+    *lib = (Library){0};
     Reading x = {a, lib};
     return !ctx_try(ctx, read_library, &x);
 }
