@@ -24,7 +24,7 @@ bool conv_lies(const Tensor *t, bool whole)
     return whole || t->dim[0] == 1 || t->stride[0] >= next;
 }
 
-static int64_t pixels(const Conv *c)
+int64_t conv_pixels(const Conv *c)
 {
     return c->image[0] * c->image[1] * c->image[2];
 }
@@ -32,7 +32,7 @@ static int64_t pixels(const Conv *c)
 static OneProduct product_of(const Conv *c, DType d)
 {
     int64_t rows = c->transposed ? c->in : c->out, sums = c->transposed ? c->out : c->in;
-    int64_t n = pixels(c);
+    int64_t n = conv_pixels(c);
     OneProduct p = {.alone = true};
     p.a = (OneMatrix){d, 2, {rows, sums}, {c->in, 1}, false};
     if (c->transposed)
@@ -42,9 +42,9 @@ static OneProduct product_of(const Conv *c, DType d)
     return p;
 }
 
-static bool is_product(const Conv *c)
+bool conv_is_product(const Conv *c)
 {
-    int64_t n = pixels(c), most = MAX(c->in, c->out);
+    int64_t n = conv_pixels(c), most = MAX(c->in, c->out);
     bool one = c->groups == 1 && c->batch > 0 && MIN(c->in, c->out) > 1 && n > 1;
     for (int d = 0; d < SPACE_AXES; d++)
         one = one && c->kernel[d] == 1 && c->stride[d] == 1 && c->image[d] == c->map[d] &&
@@ -60,7 +60,7 @@ bool conv_product_accepts(const Call *c)
     Conv conv = conv_of(c->node);
     return c->nin <= CONV_BIAS && (d == F32 || (d == BF16 && matmul_fast(d))) && x->dtype == d &&
            w->dtype == d && conv_lies(x, false) && conv_lies(w, true) && conv_lies(y, false) &&
-           is_product(&conv);
+           conv_is_product(&conv);
 }
 
 /* Bytes of workspace of one slot. */
