@@ -2,8 +2,9 @@
  * residual network's are: the map is the weight, [out, in], times the image, [in, pixels], and the
  * image is the transposed weight times the map. Both are multiplied as they lie, without the
  * layouts that the library's convolution wants. An image at a time on one thread; threads run one
- * each, so that bits depend neither on their number nor on the batch. A bias is left to the
- * convolution.
+ * each, so that bits depend neither on their number nor on the batch. In f32 a bias lies in the
+ * result before the product is added to it; in 16 bits, where it would be rounded twice, it is left
+ * to the library's convolution.
  *
  * Numerics: sums in f32, rounded once. */
 #include "convolution_product.h"
