@@ -1,7 +1,8 @@
-/* Norms over groups of channels and over the batch, as compositions. All bring x to three axes:
- * [N, C, R], or [N, groups, R] where a group's channels lie together. With n = (x - mean) rstd over
- * the reduced axes the gradient of x is rstd (g - mean(g) - n mean(g n)), g = dy weight. f16 and
- * bf16 are computed in f32. */
+/* Norms over groups of channels and over the batch, as compositions. A norm over the batch keeps
+ * x's axes [N, C, ...], so that no view stands between its nodes and those that `fuse` joins with
+ * them; a norm over groups brings x to [N, groups, R], where a group's channels lie together. With
+ * n = (x - mean) rstd over the reduced axes the gradient of x is rstd (g - mean(g) - n mean(g n)),
+ * g = dy weight. f16 and bf16 are computed in f32. */
 #include "lower.h"
 
 static DType wide(DType d)
@@ -15,22 +16,21 @@ static Value *operand(Site *s, const char *name)
     return x ? lower_cast(s, x, wide(x->type.dtype)) : NULL;
 }
 
-/* x as [N, C, R] */
+/* x, of axes [N, C, ...] */
 static Value *in_channels(Site *s, Value *x)
 {
-    const Type *t = &x->type;
-    if (t->rank < 2)
-        site_fail(s, "expected axes [N, C, ...], found %s", type_text(s->im->a, t));
-    int64_t size[] = {t->dim[0], t->dim[1], 1};
-    for (int d = 2; d < t->rank; d++)
-        size[2] *= t->dim[d];
-    return lower_reshape(s, x, LEN(size), size);
+    if (x->type.rank < 2)
+        site_fail(s, "expected axes [N, C, ...], found %s", type_text(s->im->a, &x->type));
+    return x;
 }
 
-/* A value for each channel, beside [N, C, R] */
-static Value *by_channel(Site *s, Value *x)
+/* A value for each channel, beside one of `rank` axes [N, C, ...] */
+static Value *by_channel(Site *s, Value *x, int rank)
 {
-    return lower_reshape(s, x, 2, (int64_t[]){type_nelem(&x->type), 1});
+    int64_t size[TN_RANK] = {1, type_nelem(&x->type)};
+    for (int d = 2; d < rank; d++)
+        size[d] = 1;
+    return lower_reshape(s, x, rank, size);
 }
 
 static Value *vector(Site *s, Value *x)
@@ -52,13 +52,13 @@ static DType saved_type(const Site *s)
 static Value *scaled(Site *s, Value *x, const char *name)
 {
     Value *w = operand(s, name);
-    return w ? lower2(s, "mul", x, by_channel(s, w)) : x;
+    return w ? lower2(s, "mul", x, by_channel(s, w, x->type.rank)) : x;
 }
 
 static Value *shifted(Site *s, Value *x)
 {
     Value *b = operand(s, "bias");
-    return b ? lower2(s, "add", x, by_channel(s, b)) : x;
+    return b ? lower2(s, "add", x, by_channel(s, b, x->type.rank)) : x;
 }
 
 static Value *normal(Site *s, Value *x, Value *mean, Value *rstd)
@@ -102,12 +102,20 @@ typedef struct ChannelSums {
     Value *dy, *dyn;
 } ChannelSums;
 
-/* dy, n: [N, C, R] */
-static ChannelSums channel_sums(Site *s, Value *dy, Value *n)
+/* The sums of [N, C, ...] over space: [N, C] */
+static Value *space_sum(Site *s, Value *x)
 {
-    static const int64_t axes[] = {0, 2};
-    return (ChannelSums){lower_reduce(s, "sum", dy, LEN(axes), axes, false),
-                         lower_reduce(s, "sum", lower2(s, "mul", dy, n), LEN(axes), axes, false)};
+    static const int64_t space[] = {2, 3, 4, 5, 6, 7};
+    int naxes = x->type.rank - 2;
+    return naxes ? lower_reduce(s, "sum", x, naxes, space, false) : x;
+}
+
+/* Of sums over space, the sums over the batch. */
+static ChannelSums batch_sums(Site *s, const ChannelSums *x)
+{
+    static const int64_t batch = 0;
+    return (ChannelSums){lower_reduce(s, "sum", x->dy, 1, &batch, false),
+                         lower_reduce(s, "sum", x->dyn, 1, &batch, false)};
 }
 
 /* dx, and the gradients of weight and bias. Those whose bit of output_mask is clear are None. */
@@ -224,7 +232,9 @@ void row_native_group_norm_backward(Site *s)
     Value *dy = group_channels(s, operand(s, "grad_out"), &g);
     Value *slope = in_groups(s, scaled(s, dy, "weight"), &g);
     Value *dx = normal_backward(s, slope, n, rstd, 1, &last);
-    ChannelSums sums = channel_sums(s, dy, group_channels(s, n, &g));
+    ChannelSums sums = {space_sum(s, dy),
+                        space_sum(s, lower2(s, "mul", dy, group_channels(s, n, &g)))};
+    sums = batch_sums(s, &sums);
     return_gradients(s, dx, &sums);
 }
 
@@ -252,12 +262,21 @@ static Value *moved(Site *s, Value *running, Value *x)
     return lower2(s, "add", lower_times(s, lower_cast(s, running, d), 1 - momentum), x);
 }
 
+/* Elements of [N, C, ...] for each channel. */
+static double channel_size(const Value *x)
+{
+    double n = (double)x->type.dim[0];
+    for (int d = 2; d < x->type.rank; d++)
+        n *= (double)x->type.dim[d];
+    return n;
+}
+
 static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
 {
-    static const int64_t axes[] = {0, 2};
+    static const int64_t axes[] = {0, 2, 3, 4, 5, 6, 7};
     Value *x = in_channels(s, operand(s, "input")), *var;
-    double n = (double)x->type.dim[0] * (double)x->type.dim[2];
-    BatchNorm r = {.mean = moments(s, x, LEN(axes), axes, &var)};
+    double n = channel_size(x);
+    BatchNorm r = {.mean = moments(s, x, x->type.rank - 1, axes, &var)};
     r.rstd = rstd_of(s, var);
     r.y = normal_channels(s, x, r.mean, r.rstd);
     if (running_mean)
@@ -273,8 +292,8 @@ static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
 static BatchNorm with_running(Site *s)
 {
     Value *x = in_channels(s, operand(s, "input"));
-    Value *mean = by_channel(s, site_tensor(s, "running_mean"));
-    Value *rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var")));
+    Value *mean = by_channel(s, site_tensor(s, "running_mean"), x->type.rank);
+    Value *rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var"), x->type.rank));
     const Type none = {.dtype = saved_type(s), .rank = 1};
     BatchNorm r = {.mean = lower_full(s, 0, &none), .rstd = lower_full(s, 0, &none)};
     mean = lower_cast(s, mean, x->type.dtype);
@@ -377,36 +396,44 @@ void row_batch_norm_no_update(Site *s)
     site_return_list(s, 4, (Value *[]){r.y, r.mean, r.rstd, reserve(s)});
 }
 
-/* The mean over all but channels, of which this is the sum. */
-static Value *channel_mean(Site *s, Value *sum, const Type *x)
+/* The mean over all of x but channels, of which this is the sum. */
+static Value *channel_mean(Site *s, Value *sum, const Value *x)
 {
-    return by_channel(s, lower_times(s, sum, 1 / ((double)x->dim[0] * (double)x->dim[2])));
+    return by_channel(s, lower_times(s, sum, 1 / channel_size(x)), x->type.rank);
 }
 
 /* n = (x - mean) rstd is multiplied by rstd only where it is summed or reduced to a channel's.
- * saved_rstd: the name of what the forward kept. */
+ * saved_rstd: the name of what the forward kept.
+ *
+ * Nodes come in the order in which `fuse` joins them: sums over space with what makes dy, and dx in
+ * one body. x - mean is made for each of both, of opposite sign lest `cse` make it one that is
+ * written. */
 static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
 {
     Value *x = in_channels(s, operand(s, "input")), *mean, *rstd;
     Value *dy = in_channels(s, operand(s, "grad_out")), *dx = dy;
     DType d = x->type.dtype;
+    int rank = x->type.rank;
     if (training) {
-        mean = by_channel(s, site_tensor(s, "save_mean"));
-        rstd = by_channel(s, site_tensor(s, saved_rstd));
+        mean = by_channel(s, site_tensor(s, "save_mean"), rank);
+        rstd = by_channel(s, site_tensor(s, saved_rstd), rank);
     } else {
-        mean = by_channel(s, site_tensor(s, "running_mean"));
-        rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var")));
+        mean = by_channel(s, site_tensor(s, "running_mean"), rank);
+        rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var"), rank));
     }
+    mean = lower_cast(s, mean, d);
     rstd = lower_cast(s, rstd, d);
-    Value *from_mean = lower2(s, "sub", x, lower_cast(s, mean, d));
-    ChannelSums sums = channel_sums(s, dy, from_mean);
+    ChannelSums sums = {.dy = space_sum(s, dy)};
+    sums.dyn = space_sum(s, lower2(s, "mul", dy, lower2(s, "sub", x, mean)));
+    sums = batch_sums(s, &sums);
     sums.dyn = lower2(s, "mul", sums.dyn, vector(s, rstd));
+    Value *by_weight = scaled(s, rstd, "weight");
     if (training) {
-        Value *slope = lower2(s, "mul", channel_mean(s, sums.dyn, &x->type), rstd);
-        dx = lower2(s, "sub", dy, channel_mean(s, sums.dy, &x->type));
-        dx = lower2(s, "sub", dx, lower2(s, "mul", from_mean, slope));
+        Value *slope = lower2(s, "mul", channel_mean(s, sums.dyn, x), rstd);
+        dx = lower2(s, "sub", dy, channel_mean(s, sums.dy, x));
+        dx = lower2(s, "add", dx, lower2(s, "mul", lower2(s, "sub", mean, x), slope));
     }
-    dx = lower2(s, "mul", dx, scaled(s, rstd, "weight"));
+    dx = lower2(s, "mul", dx, by_weight);
     return_gradients(s, dx, &sums);
 }
 

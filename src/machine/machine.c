@@ -102,6 +102,7 @@ static _Noreturn void fail_name(Arena *a, const char *name)
 
 /* ---- this processor ---- */
 
+/* Where products of bf16 are no faster than of f32, it is one that has only these. */
 static const char *here(void)
 {
 #if defined(__x86_64__)
@@ -110,7 +111,8 @@ static const char *here(void)
                                         [ISA_AVX512] = "avx512",
                                         [ISA_BF16] = "avx512_bf16",
                                         [ISA_AMX] = "avx512_amx"};
-    return known[onednn_isa()];
+    Isa isa = onednn_isa();
+    return known[isa == ISA_BF16 && !isa_bf16_pays() ? ISA_AVX512 : isa];
 #elif defined(__aarch64__)
     return "aarch64";
 #else

@@ -118,7 +118,51 @@ static bool accepts(const Call *c)
     return d != F16 && d != U8;
 }
 
+/* ---- i64 by one number ----
+ *
+ * A processor divides integers one by one, floats in vectors. Where |a| and |b| are below 2^51 the
+ * quotient in f64 is nearer to a / b than any integer is that a / b is not: 1 / (4 |b|), and 1 /
+ * |b|. So its integer part is right, and so is the remainder, which f64 holds. */
+
+enum { NEARBY = 256 }; /* elements that are divided in one way */
+#define NEAR ((int64_t)1 << 51)
+
+INLINE double remainder_near(double a, double b)
+{
+    return a - floor(a / b) * b;
+}
+
+INLINE double fmod_near(double a, double b)
+{
+    return a - trunc(a / b) * b;
+}
+
+#define floor_divide_near(a, b) floor((a) / (b))
+#define trunc_divide_near(a, b) trunc((a) / (b))
+
 /* clang-format off */
+#define BY_ONE(stem)                                                                               \
+    KERNEL(void, stem##_by_one,                                                                    \
+           (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg),       \
+           (n, out, in, s, arg))                                                                   \
+    {                                                                                              \
+        const int64_t *p = in[0], b = *(const int64_t *)in[1];                                     \
+        int64_t *y = out;                                                                          \
+        const bool one = s[0] == 1 && s[1] == 0 && b > -NEAR && b < NEAR;                          \
+        for (int64_t at = 0, m; at < n; at += m) {                                                 \
+            uint64_t all = one ? 0 : UINT64_MAX;                                                   \
+            m = one ? MIN(n - at, NEARBY) : n;                                                     \
+            for (int64_t i = at; i < at + m && one; i++)                                           \
+                all |= (uint64_t)p[i] + (uint64_t)NEAR;                                            \
+            if (all < 2 * (uint64_t)NEAR) {                                                        \
+                INDEPENDENT for (int64_t i = at; i < at + m; i++)                                  \
+                    y[i] = (int64_t)stem##_near((double)p[i], (double)b);                          \
+            } else {                                                                               \
+                stem##_i64(m, y + at, (const void *[]){p + at * s[0], in[1]}, s, arg);             \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
 #define DIVIDE(stem, mathematics, diffs, aliases)                                                  \
     static double stem##_of(double a, double b)                                                    \
     {                                                                                              \
@@ -130,6 +174,7 @@ static bool accepts(const Call *c)
     }                                                                                              \
     ROWS2(stem, stem##_f(a, b))                                                                    \
     INT_ROWS2(stem)                                                                                \
+    BY_ONE(stem)                                                                                   \
     static int stem##_ref(Call *c)                                                                 \
     {                                                                                              \
         return check(c) ? -1 : pointwise_ref2(c, stem##_of, stem##_of_int);                        \
@@ -141,8 +186,9 @@ static bool accepts(const Call *c)
     static int stem##_run(Call *c)                                                                 \
     {                                                                                              \
         LaneFn l = {0};                                                                            \
-        return check(c) || !lane_of(&l, c, NUMBER_SET(stem)) ? -1                                  \
-                                                             : pointwise_run(c, 2, l.row, NULL);   \
+        if (check(c) || !lane_of(&l, c, NUMBER_SET(stem)))                                         \
+            return -1;                                                                             \
+        return pointwise_run(c, 2, c->out[0].dtype == I64 ? stem##_by_one : l.row, NULL);          \
     }                                                                                              \
     const OpRules op_##stem = {                                                                    \
         .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = infer_number, .diff = diffs,  \

@@ -12,286 +12,9 @@
  * linear scan of Poletto and Sarkar (1999) over the body. Slots of one element for each row are a
  * pool of their own. Only where a few rows are more than FUSED_ROOM bytes does the buffer lie in
  * the plan's workspace, one for each thread. */
-#include "fused.h"
+#include "fused_tiles.h"
 
 #include "rows.h"
-
-enum {
-    TILE = 1024,    /* elements, where the slots then fit into the buffer */
-    FAR_TILE = 512, /* the same where no cache holds the arrays: what is fetched ahead at once */
-    ROWS_TILE =
-        16384,      /* the same of rows: as long a run of each operand as the second cache holds */
-    BUFFER = 32768, /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
-    SLOTS = FUSED_MOST * ROW_RESULTS + ROW_OPERANDS,
-};
-
-/* ---- what a run needs, made once ---- */
-
-/* A value's place while a tile is worked on. WHOLE: an operand of one element, or one that every
- * row reads from its beginning. END: a result that is there after the last row. */
-typedef enum { AT_OPERAND, AT_RESULT, AT_SLOT, AT_WHOLE, AT_CONSTANT, AT_END } At;
-
-typedef struct TilePlace {
-    At at;
-    int index;   /* of the operand, result, slot, or step of a constant */
-    int size;    /* of an element, bytes */
-    bool by_row; /* one element for each row */
-} TilePlace;
-
-/* An operand that is copied into a slot, or a result that is copied out of one. */
-typedef struct TileMove {
-    int index;
-    TilePlace slot;
-    Walk walk; /* of the slot's value, then the tensor */
-} TileMove;
-
-typedef struct TileStep {
-    const RowKernel *rows; /* NULL: the lane */
-    LaneFn lane;
-    Call call;  /* of rows */
-    bool slots; /* some of its tensors are */
-    int64_t work;
-    TilePlace *in, *out;
-    int nin, nload, nstore;
-    TileMove *load, *store;
-    bool stretch;              /* an operand has one element for each row, the result all */
-    bool fetch[LANE_OPERANDS]; /* whether it is the first to read this operand from outside */
-    bool leaves;               /* nothing in the body reads the result */
-    _Alignas(8) char constant[8];
-} TileStep;
-
-typedef struct Tiling {
-    int nstep;
-    int nslot[2];           /* of all elements; of one for each row */
-    int64_t slot_bytes[2];  /* of one of these */
-    int64_t nelem, row;     /* row: 1 without ops along rows */
-    int64_t tile;           /* elements of a tile; rows that stay together */
-    int64_t buffer, nlocal; /* bytes; buffers in the workspace, 0: on the stack */
-    int64_t local;          /* where they begin there */
-    int64_t nbytes_work;
-    bool far; /* no cache holds the results: operands are fetched ahead, results go past */
-    TileStep *step;
-} Tiling;
-
-/* While it is made: places by value id, the last reader of each, and which slots are taken. */
-typedef struct TileMake {
-    const Call *c;
-    Arena *a;
-    Tiling *p;
-    TilePlace *place;
-    int *last, *part;               /* part[]: 1 + the result that is copied there, or 0 */
-    bool taken[2][SLOTS], *fetched; /* fetched: by operand */
-} TileMake;
-
-static void take_slot(TileMake *m, TilePlace *p)
-{
-    bool *taken = m->taken[p->by_row];
-    int s = 0;
-    while (taken[s])
-        s++;
-    CHECK(s < SLOTS);
-    taken[s] = true;
-    m->p->nslot[p->by_row] = MAX(m->p->nslot[p->by_row], s + 1);
-    p->at = AT_SLOT;
-    p->index = s;
-}
-
-static void free_slot(TileMake *m, const TilePlace *p)
-{
-    if (p->at == AT_SLOT)
-        m->taken[p->by_row][p->index] = false;
-}
-
-static Tensor dense(const Type *t)
-{
-    Tensor x = {.dtype = t->dtype, .rank = t->rank};
-    memcpy(x.dim, t->dim, sizeof x.dim);
-    tensor_fill_strides(&x);
-    return x;
-}
-
-/* One more of at most `most` moves. */
-static void add_move(TileMake *m, TileMove **list, int *count, int most, TileMove x, const Type *t,
-                     const Tensor *y)
-{
-    Tensor shape = dense(t);
-    if (!*list)
-        *list = NEWN(m->a, TileMove, most);
-    walk_make(&x.walk, &shape, 1, y);
-    (*list)[(*count)++] = x;
-}
-
-/* A tile's elements of operand i as a value of shape t: where it lies, or a copy. */
-static TilePlace load(TileMake *m, TileStep *s, int i, const Type *t)
-{
-    const Tensor *x = &m->c->in[i];
-    TilePlace p = {AT_OPERAND, i, dtype_size(x->dtype), type_nelem(t) != m->p->nelem};
-    if (tensor_nelem(x) == 1) {
-        p = (TilePlace){AT_WHOLE, i, p.size, false};
-    } else if (tensor_nelem(x) != type_nelem(t) || !tensor_contiguous(x)) {
-        take_slot(m, &p);
-        add_move(m, &s->load, &s->nload, s->nin, (TileMove){.index = i, .slot = p}, t, x);
-    }
-    return p;
-}
-
-/* A pointwise node reads an operand from outside in its own shape, by broadcasting, but one that
- * the body shows by a view in the view's. */
-static TilePlace operand_place(TileMake *m, TileStep *s, const Node *n, int i)
-{
-    const Value *v = n->in[i], *x = fused_base(v);
-    if (x->def)
-        return m->place[x->id];
-    if (s->rows && s->rows->in[i] == ROW_ALL)
-        return (TilePlace){AT_WHOLE, x->index, 0, false};
-    return load(m, s, x->index, s->rows || v != x ? &v->type : &n->out[0]->type);
-}
-
-/* Places result k of n: a slot is taken only now, which its operands do not have. */
-static TilePlace result_place(TileMake *m, TileStep *s, const Node *n, int k)
-{
-    const Value *y = n->out[k];
-    const RowKernel *rows = s->rows;
-    TilePlace *p = &m->place[y->id];
-    int part = m->part[y->id] - 1;
-    p->size = dtype_size(y->type.dtype);
-    p->by_row = type_nelem(&y->type) != m->p->nelem;
-    if (rows && rows->out[k] == ROW_FINISH)
-        p->at = AT_END;
-    else if (p->at == AT_SLOT)
-        take_slot(m, p);
-    if (part >= 0)
-        add_move(m, &s->store, &s->nstore, n->nout, (TileMove){.index = part, .slot = *p}, &y->type,
-                 &m->c->out[part]);
-    return *p;
-}
-
-/* Frees slots whose last reader is node number `at`, and of results that are not read. */
-static void free_slots(TileMake *m, const TileStep *s, const Node *n, int at)
-{
-    for (int k = 0; k < s->nload; k++)
-        free_slot(m, &s->load[k].slot);
-    for (int i = 0; i < n->nin; i++) {
-        const Value *v = fused_base(n->in[i]);
-        if (v->def && m->last[v->id] == at)
-            free_slot(m, &m->place[v->id]);
-    }
-    for (int k = 0; k < n->nout; k++)
-        if (m->last[n->out[k]->id] <= at)
-            free_slot(m, &m->place[n->out[k]->id]);
-}
-
-/* The call of a node along rows: contiguous tensors, and what its kernel prepares for them. */
-static void make_call(TileMake *m, TileStep *s, const Node *n)
-{
-    Call *c = &s->call;
-    *c = (Call){.node = n, .nin = n->nin, .nout = n->nout};
-    c->in = NEWN(m->a, Tensor, n->nin);
-    c->out = NEWN(m->a, Tensor, n->nout);
-    for (int i = 0; i < n->nin; i++)
-        c->in[i] = dense(&n->in[i]->type);
-    for (int k = 0; k < n->nout; k++)
-        c->out[k] = dense(&n->out[k]->type);
-    kernel_prepare(n->op->rules->kernels, c, m->a);
-    s->work = m->p->nbytes_work;
-    m->p->nbytes_work += (c->nbytes_work + 63) / 64 * 64;
-}
-
-static void add_step(TileMake *m, const Node *n, int at)
-{
-    FusedShape own;
-    TileStep *s = &m->p->step[m->p->nstep];
-    s->rows = node_rows(n, &own);
-    s->nin = n->nin;
-    s->in = NEWN(m->a, TilePlace, n->nin);
-    s->out = NEWN(m->a, TilePlace, n->nout);
-    if (s->rows)
-        make_call(m, s, n);
-    else
-        CHECK(node_lane(n, &s->lane));
-    if (fused_constant(n) && m->p->nelem != 1) {
-        TilePlace *to = &m->place[n->out[0]->id];
-        s->lane.row(1, s->constant, NULL, NULL, &s->lane.arg);
-        *to = (TilePlace){AT_CONSTANT, m->p->nstep++, dtype_size(n->out[0]->type.dtype), false};
-        s->out[0] = *to;
-        return;
-    }
-    for (int i = 0; i < n->nin; i++)
-        s->in[i] = operand_place(m, s, n, i);
-    for (int k = 0; k < n->nout; k++)
-        s->out[k] = result_place(m, s, n, k);
-    s->leaves = s->out[0].at == AT_RESULT && m->last[n->out[0]->id] <= at;
-    for (int i = 0; i < n->nin && !s->rows; i++) {
-        const TilePlace *p = &s->in[i];
-        s->stretch |= p->by_row && !s->out[0].by_row;
-        s->fetch[i] = p->at == AT_OPERAND && !p->by_row && !m->fetched[p->index];
-        m->fetched[p->at == AT_OPERAND ? p->index : 0] |= s->fetch[i];
-    }
-    for (int i = 0; i < n->nin; i++)
-        s->slots |= s->in[i].at == AT_SLOT;
-    for (int k = 0; k < n->nout; k++)
-        s->slots |= s->out[k].at == AT_SLOT;
-    free_slots(m, s, n, at);
-    m->p->nstep++;
-}
-
-/* Tiles of as many elements as fit, whole rows; slots, which are on the stack where they fit. */
-static void choose_tile(Tiling *p, int size)
-{
-    int64_t most = p->row > 1 ? ROWS_TILE : p->far ? FAR_TILE : TILE;
-    if (p->nslot[0])
-        most = MIN(most, BUFFER / (size * (p->nslot[0] + p->far)) / 64 * 64);
-    if (p->nslot[1])
-        most = MIN(most, BUFFER / (8 * p->nslot[1]) * p->row);
-    p->tile = p->row > 1 ? MAX(most / p->row, 1) * p->row : most;
-    p->slot_bytes[0] = (p->tile * size + 63) / 64 * 64;
-    p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
-    p->buffer = (p->nslot[0] + p->far) * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
-    p->nlocal = p->buffer > FUSED_ROOM ? MIN(par_threads(), p->nelem / p->row) : 0;
-    p->local = p->nbytes_work;
-    p->nbytes_work += p->nlocal * p->buffer;
-}
-
-static Tiling *make_tiling(const Call *c, Arena *a)
-{
-    const Region *r = c->node->region;
-    const Graph *g = r->body[MAIN];
-    FusedShape shape = fused_shape(c->node);
-    Tiling *p = NEW(a, Tiling);
-    TileMake m = {.c = c, .a = a, .p = p};
-    int count = 0, size = 1;
-    m.place = NEWN(a, TilePlace, g->nvalue);
-    m.last = NEWN(a, int, g->nvalue);
-    m.part = NEWN(a, int, g->nvalue);
-    m.fetched = NEWN(a, bool, c->nin + 1);
-    for (const Node *n = g->first; n; n = n->next, count++) {
-        for (int k = 0; k < n->nout; k++) {
-            m.place[n->out[k]->id].at = AT_SLOT;
-            size = MAX(size, dtype_size(n->out[k]->type.dtype));
-        }
-        for (int i = 0; i < n->nin && !n->op->view; i++)
-            m.last[fused_base(n->in[i])->id] = count;
-    }
-    for (int k = 0; k < r->nout; k++) {
-        int id = g->out[r->out[k].at[MAIN]].v->id;
-        if (tensor_contiguous(&c->out[k]))
-            m.place[id] = (TilePlace){AT_RESULT, k, 0, false};
-        else
-            m.part[id] = k + 1;
-    }
-    for (int i = 0; i < c->nin; i++)
-        size = MAX(size, dtype_size(c->in[i].dtype));
-    p->nelem = shape.nelem;
-    p->row = MAX(shape.row, 1);
-    p->far = p->row == 1 && stream_worth(p->nelem * dtype_size(c->out[0].dtype));
-    p->step = NEWN(a, TileStep, count);
-    count = 0;
-    for (const Node *n = g->first; n; n = n->next, count++)
-        if (!n->op->view)
-            add_step(&m, n, count);
-    choose_tile(p, size);
-    return p;
-}
 
 static void drop_scratch(void *what)
 {
@@ -321,12 +44,12 @@ static int64_t workspace(Ctx *ctx, const Call *c)
 {
     if (!fused_shape(c->node).row)
         return 0;
-    return make_tiling(c, get_scratch(ctx))->nbytes_work;
+    return tiling_make(c, get_scratch(ctx))->nbytes_work;
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    Tiling *p = c->state = make_tiling(c, a);
+    Tiling *p = c->state = tiling_make(c, a);
     CHECK(p->nbytes_work == c->nbytes_work);
 }
 
@@ -354,6 +77,7 @@ static char *address(const TileRun *x, const TilePlace *p)
     case AT_SLOT:
         return x->buffer + (p->by_row ? x->p->nslot[0] * x->p->slot_bytes[0] : 0) +
                p->index * x->p->slot_bytes[p->by_row];
+    case AT_RUNS:
     case AT_WHOLE: return x->c->in[p->index].data;
     case AT_END: return x->c->out[p->index].data;
     default: return (char *)x->p->step[p->index].constant;
@@ -388,36 +112,65 @@ static void run_moves(const TileRun *x, const TileMove *move, int count, int64_t
     }
 }
 
+/* A lane over the runs of a tile: where the tile's first element, or the operand, would begin. */
+typedef struct LaneRuns {
+    const TileStep *s;
+    char *out;
+    const char *in[LANE_OPERANDS];
+} LaneRuns;
+
+static void run_run(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
+{
+    const LaneRuns *x = arg;
+    const TileStep *s = x->s;
+    const void *in[LANE_OPERANDS] = {0};
+    for (int i = 0; i < s->nin; i++)
+        in[i] = x->in[i] + at[i + 1] * s->in[i].size;
+    s->lane.row(n, x->out + at[0] * s->out->size, in, stride + 1, &s->lane.arg);
+}
+
+static void run_runs(const TileRun *x, const TileStep *s, int64_t n, char *out)
+{
+    LaneRuns runs = {s, out - x->lo * s->out->size, {0}};
+    for (int i = 0; i < s->nin; i++) {
+        const TilePlace *p = &s->in[i];
+        runs.in[i] = address(x, p) - (p->at < AT_RUNS ? offset(x, p) : 0);
+    }
+    walk_part(s->runs, x->lo, x->lo + n, run_run, &runs);
+}
+
 static void run_lane(const TileRun *x, const TileStep *s, int64_t n, char *out)
 {
     const LaneFn *l = &s->lane;
     const char *in[LANE_OPERANDS] = {0};
-    int64_t stride[LANE_OPERANDS] = {0}, row = x->p->row, count = s->out->by_row ? n / row : n;
+    int64_t stride[LANE_OPERANDS] = {0}, row = s->out->by_row ? x->p->row : 1;
+    if (s->runs) {
+        run_runs(x, s, n, out);
+        return;
+    }
     for (int i = 0; i < s->nin; i++) {
         in[i] = address(x, &s->in[i]);
-        stride[i] = s->in[i].at < AT_WHOLE && !(s->stretch && s->in[i].by_row);
+        stride[i] = s->in[i].at < AT_RUNS;
     }
-    if (!s->stretch && l->row)
-        l->row(count, out, (const void *const *)in, stride, &l->arg);
-    else if (!s->stretch)
-        l->placed(count, out, (const void *const *)in, &l->arg, x->lo / (s->out->by_row ? row : 1));
+    if (l->row)
+        l->row(n / row, out, (const void *const *)in, stride, &l->arg);
     else
-        for (int64_t at = 0; at < n; at += row, out += row * s->out->size) {
-            l->row(row, out, (const void *const *)in, stride, &l->arg);
-            for (int i = 0; i < s->nin; i++)
-                in[i] += s->in[i].by_row ? s->in[i].size : stride[i] * row * s->in[i].size;
-        }
+        l->placed(n / row, out, (const void *const *)in, &l->arg, x->lo / row);
 }
 
-/* The same; the next tile's operands are fetched meanwhile, and results that the body does not read
- * bypass the caches. */
-static void run_far(const TileRun *x, const TileStep *s, int64_t n, bool last)
+/* Fetches what the step is the first to read of the next tile, which is as long or the last. */
+static void fetch_next(const TileRun *x, const TileStep *s, int64_t n, int64_t left)
+{
+    for (int i = 0; i < s->nin; i++)
+        if (s->fetch[i])
+            fetch_ahead(address(x, &s->in[i]), n, MIN(n, left), s->in[i].size);
+}
+
+/* A lane, whose result bypasses the caches if the body does not read it. */
+static void run_past(const TileRun *x, const TileStep *s, int64_t n)
 {
     char *out = address(x, s->out), *spare = x->buffer + x->p->buffer - x->p->slot_bytes[0];
     bool past = s->leaves && x->past >> s->out->index & 1;
-    for (int i = 0; i < s->nin && !last; i++)
-        if (s->fetch[i])
-            fetch_ahead(address(x, &s->in[i]), n, n, s->in[i].size);
     run_lane(x, s, n, past ? spare : out);
     if (past)
         stream_store(out, spare, n * s->out->size);
@@ -458,10 +211,12 @@ static void run_tiles(TileRun x, int64_t lo, int64_t hi)
             if (s->out->at == AT_CONSTANT)
                 continue;
             run_moves(&x, s->load, s->nload, n, false);
+            if (x.p->ahead)
+                fetch_next(&x, s, n, hi - x.lo - n);
             if (s->rows)
                 run_rows(&x, s, n);
             else if (x.p->far)
-                run_far(&x, s, n, x.lo + n == hi);
+                run_past(&x, s, n);
             else
                 run_lane(&x, s, n, address(&x, s->out));
             run_moves(&x, s->store, s->nstore, n, true);
@@ -473,7 +228,7 @@ static void run_tiles(TileRun x, int64_t lo, int64_t hi)
 static void run_short(void *arg, int64_t lo, int64_t hi)
 {
     TileRun x = *(const TileRun *)arg;
-    _Alignas(64) char buffer[BUFFER];
+    _Alignas(64) char buffer[TILE_BUFFER];
     x.buffer = buffer;
     run_tiles(x, lo, hi);
 }
@@ -489,7 +244,7 @@ static void run_long(void *arg, int64_t lo, int64_t hi)
 static void run_all_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Tiling *p = ((const TileRun *)arg)->p;
-    (p->buffer > BUFFER ? run_long : run_short)(arg, lo * p->row, hi * p->row);
+    (p->buffer > TILE_BUFFER ? run_long : run_short)(arg, lo * p->row, hi * p->row);
 }
 
 /* Parts [lo, hi) of nlocal, each with a buffer in the workspace. */

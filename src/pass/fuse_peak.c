@@ -4,14 +4,17 @@
  * Each group's node is tried on the flow: it takes the place of the group's last member, readers of
  * the members' results read its results, and the members are removed. The group is kept if the peak
  * of the one node is no more than that of the last members, those with no other node in between
- * (views and constants aside). Nodes before these are left out, as no group is moved past a node
- * unless that leaves as few bytes alive there (fuse.c). Cost: that of the edits.
+ * (views and constants aside), or hardly more and below the graph's. Nodes before these are left
+ * out, as no group is moved past a node unless that leaves as few bytes alive there (fuse.c). Cost:
+ * that of the edits.
  *
  * So the peak of the present order does not rise. For unfused nodes the planner might find a better
  * order, which a fused node excludes: then it takes that apart (plan/apart.c). */
 #include "fuse.h"
 
 #include <string.h>
+
+enum { MORE_PART = 1024 }; /* of its members' bytes a node may need one more such part */
 
 static Alone find_alone(const Node *n, int position)
 {
@@ -120,18 +123,26 @@ static int first_item(const Flow *w, const FuseTables *t, const Groups *s, const
     return item;
 }
 
+/* Whether a group whose node needs `most` bytes at once is made, whose members need `apart` and all
+ * nodes `peak`. It may need little more, below the peak: what its first members alone read and
+ * free, such as a channel's statistics, the node keeps to its end. */
+static bool is_low(int64_t most, int64_t apart, int64_t peak)
+{
+    return most <= apart || most <= MIN(peak, apart + apart / MORE_PART);
+}
+
 bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n,
                 Value *const *result)
 {
     int first = first_item(w, t, s, x), last = flow_item(w, t->at[x->last]), mark = flow_mark(w);
-    int64_t apart = flow_most(w, first, last);
+    int64_t apart = flow_most(w, first, last), peak = flow_most(w, flow_first(w), flow_last(w));
     int before = flow_prev(w, first), after = flow_next(w, last);
     int item = flow_insert(w, n, after);
     for (int k = 0; k < n->nout; k++)
         flow_replace(w, flow_value(w, result[k]), item_result(w, item, k));
     for (int j = x->nmember - 1; j >= 0; j--)
         flow_remove(w, flow_item(w, x->member[j]));
-    if (flow_most(w, flow_next(w, before), flow_prev(w, after)) <= apart)
+    if (is_low(flow_most(w, flow_next(w, before), flow_prev(w, after)), apart, peak))
         return false;
     flow_undo(w, mark);
     return true;

@@ -1,9 +1,10 @@
 /* The kernels of convolution and convolution_backward_weight (convolution.c) but for those of
- * depthwise rows (convolution_rows.c) and products (convolution_product.c): oneDNN's primitives
- * (onednn_conv.h), each for one thread and a few images; threads run one each. The library likes
- * blocks of channels; images are brought into such a layout and results out of it, in workspace, a
- * few images for each thread, the weight once for all. 16-bit tensors are f32 in the workspace
- * where this processor does not multiply them (widen.h).
+ * depthwise rows (convolution_rows.c) and products (convolution_product.c,
+ * convolution_weight_product.c): oneDNN's primitives (onednn_conv.h), each for one thread and a few
+ * images; threads run one each. The library likes blocks of channels; images are brought into such
+ * a layout and results out of it, in workspace, a few images for each thread, the weight once for
+ * all. 16-bit tensors are f32 in the workspace where this processor does not multiply them
+ * (widen.h).
  *
  * - convolution: an image at a time.
  * - convolution_backward_weight: a sum over images. These are divided into blocks, whose sums lie
@@ -22,7 +23,9 @@
 
 enum {
     MOST_BLOCKS = 32,      /* of images whose sums are added, */
-    BLOCK_ROOM = 32 << 20, /* in so many bytes, or one block */
+    BLOCK_ROOM = 32 << 20, /* in so many bytes, or one block; */
+    BLOCK_PIXELS = 384, /* of a map's in a block, below which to add blocks takes as long as to */
+    FEW_BLOCKS = 2,     /* multiply: there are only so many blocks then */
     IMAGES_ROOM = 4 << 20, /* bytes of images that are multiplied at once, or one image */
 };
 
@@ -68,7 +71,8 @@ static void divide_images(ConvCall *x)
     x->images = 1;
     if (x->result != ONE_WEIGHT)
         return;
-    x->blocks = divisor(batch, MIN(BLOCK_ROOM / weight, MOST_BLOCKS));
+    int64_t full = MAX(batch * volume(x->c.map) / BLOCK_PIXELS, FEW_BLOCKS);
+    x->blocks = divisor(batch, MIN(MIN(BLOCK_ROOM / weight, MOST_BLOCKS), full));
     x->images = divisor(batch / x->blocks, MAX(IMAGES_ROOM, weight) / pixels);
 }
 
@@ -394,6 +398,11 @@ KERNEL(void, add_to, (float *restrict y, const float *restrict x, int64_t n), (y
         y[i] += x[i];
 }
 
+void conv_add(float *y, const float *x, int64_t n)
+{
+    add_to(y, x, n);
+}
+
 static char *block_at(const ConvRunning *r, int64_t block)
 {
     return r->work + r->m->room.sums + block * ((r->m->room.one.made + 63) / 64 * 64);
@@ -488,5 +497,12 @@ const Kernel convolution_kernels[] = {
     {0}};
 const Kernel convolution_weight_kernels[] = {
     {.name = "rows", .accepts = conv_rows_weight_accepts, .run = conv_rows_weight_run},
+    {.name = "product",
+     .accepts = conv_weight_product_accepts,
+     .workspace = conv_weight_product_workspace,
+     .prepare = conv_weight_product_prepare,
+     .handles = conv_weight_product_handles,
+     .gemm = gemm,
+     .run = conv_weight_product_run},
     ONEDNN(weight_run),
     {0}};

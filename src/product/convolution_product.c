@@ -2,8 +2,9 @@
  * residual network's are: the map is the weight, [out, in], times the image, [in, pixels], and the
  * image is the transposed weight times the map. Both are multiplied as they lie, without the
  * layouts that the library's convolution wants. An image at a time on one thread; threads run one
- * each, so that bits depend neither on their number nor on the batch. A bias is left to the
- * convolution.
+ * each, so that bits depend neither on their number nor on the batch. In f32 a bias lies in the
+ * result before the product is added to it; in 16 bits, where it would be rounded twice, it is left
+ * to the library's convolution.
  *
  * Numerics: sums in f32, rounded once. */
 #include "convolution_product.h"
@@ -24,16 +25,17 @@ bool conv_lies(const Tensor *t, bool whole)
     return whole || t->dim[0] == 1 || t->stride[0] >= next;
 }
 
-static int64_t pixels(const Conv *c)
+int64_t conv_pixels(const Conv *c)
 {
     return c->image[0] * c->image[1] * c->image[2];
 }
 
-static OneProduct product_of(const Conv *c, DType d)
+/* adds: to what lies in y. */
+static OneProduct product_of(const Conv *c, DType d, bool adds)
 {
     int64_t rows = c->transposed ? c->in : c->out, sums = c->transposed ? c->out : c->in;
-    int64_t n = pixels(c);
-    OneProduct p = {.alone = true};
+    int64_t n = conv_pixels(c);
+    OneProduct p = {.alone = true, .adds = adds};
     p.a = (OneMatrix){d, 2, {rows, sums}, {c->in, 1}, false};
     if (c->transposed)
         p.a.stride[0] = 1, p.a.stride[1] = c->in;
@@ -42,9 +44,9 @@ static OneProduct product_of(const Conv *c, DType d)
     return p;
 }
 
-static bool is_product(const Conv *c)
+bool conv_is_product(const Conv *c)
 {
-    int64_t n = pixels(c), most = MAX(c->in, c->out);
+    int64_t n = conv_pixels(c), most = MAX(c->in, c->out);
     bool one = c->groups == 1 && c->batch > 0 && MIN(c->in, c->out) > 1 && n > 1;
     for (int d = 0; d < SPACE_AXES; d++)
         one = one && c->kernel[d] == 1 && c->stride[d] == 1 && c->image[d] == c->map[d] &&
@@ -58,15 +60,15 @@ bool conv_product_accepts(const Call *c)
     const Tensor *x = &c->in[CONV_INPUT], *w = &c->in[CONV_WEIGHT], *y = &c->out[0];
     DType d = y->dtype;
     Conv conv = conv_of(c->node);
-    return c->nin <= CONV_BIAS && (d == F32 || (d == BF16 && matmul_fast(d))) && x->dtype == d &&
-           w->dtype == d && conv_lies(x, false) && conv_lies(w, true) && conv_lies(y, false) &&
-           is_product(&conv);
+    return (c->nin <= CONV_BIAS || d == F32) && (d == F32 || (d == BF16 && matmul_fast(d))) &&
+           x->dtype == d && w->dtype == d && conv_lies(x, false) && conv_lies(w, true) &&
+           conv_lies(y, false) && conv_is_product(&conv);
 }
 
 /* Bytes of workspace of one slot. */
 static int64_t slot_nbytes(Ctx *ctx, const Call *c, const Conv *conv)
 {
-    OneProduct p = product_of(conv, c->out[0].dtype);
+    OneProduct p = product_of(conv, c->out[0].dtype, c->nin > CONV_BIAS);
     return (onednn_room(ctx, c->node, &p).scratch + 63) / 64 * 64;
 }
 
@@ -90,7 +92,7 @@ typedef struct ConvProduct {
 void conv_product_prepare(Call *c, Arena *a)
 {
     Conv conv = conv_of(c->node);
-    OneProduct p = product_of(&conv, c->out[0].dtype);
+    OneProduct p = product_of(&conv, c->out[0].dtype, c->nin > CONV_BIAS);
     ConvProduct *m = c->state = NEW(a, ConvProduct);
     m->nslot = slots(&conv);
     m->each = slot_nbytes(arena_ctx(a), c, &conv);
@@ -107,6 +109,19 @@ int64_t conv_product_handles(const Call *c)
     return keeps.each_run + (slots(&conv) - 1) * keeps.each_twin;
 }
 
+/* Each row of an image's result is its channel's bias, to which the product is added. */
+static void put_bias(const Call *c, char *at)
+{
+    const Tensor *bias = &c->in[CONV_BIAS], *y = &c->out[0];
+    const int64_t channels = y->dim[1], n = tensor_nelem(y) / (y->dim[0] * channels);
+    float *row = (float *)(void *)at;
+    for (int64_t k = 0; k < channels; k++, row += n) {
+        const float b = (float)tensor_get(bias, k * bias->stride[0]);
+        for (int64_t i = 0; i < n; i++)
+            row[i] = b;
+    }
+}
+
 static void run_slots(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
@@ -115,10 +130,14 @@ static void run_slots(void *arg, int64_t lo, int64_t hi)
     int64_t size = dtype_size(y->dtype);
     for (int64_t s = lo; s < hi; s++) {
         m->status[s] = 0;
-        for (int64_t i = s; i < x->dim[0] && !m->status[s]; i += m->nslot)
+        for (int64_t i = s; i < x->dim[0] && !m->status[s]; i += m->nslot) {
+            char *to = y->data + i * y->stride[0] * size;
+            if (c->nin > CONV_BIAS)
+                put_bias(c, to);
             m->status[s] =
                 onednn_run(m->run[s], c->in[CONV_WEIGHT].data, x->data + i * x->stride[0] * size,
-                           NULL, y->data + i * y->stride[0] * size, c->work + s * m->each);
+                           NULL, to, c->work + s * m->each);
+        }
     }
 }
 

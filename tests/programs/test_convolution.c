@@ -17,7 +17,8 @@ typedef struct Shape {
 static const Shape shapes[] = {
     {4, {40, 8, 9, 7}, {12, 8, 3, 3}, 2, 1, 1, 1, false},
     {4, {40, 8, 9, 7}, {8, 12, 3, 3}, 2, 1, 1, 1, true},
-    {4, {35, 4, 200, 200}, {8, 4, 3, 3}, 4, 1, 1, 1, false}, /* images of a block in turn */
+    {4, {35, 4, 200, 200}, {8, 4, 3, 3}, 4, 1, 1, 1, false},  /* images of a block in turn */
+    {4, {6, 12, 24, 24}, {256, 12, 1, 1}, 1, 0, 1, 1, false}, /* products, in blocks and rows */
     {3, {6, 48, 70}, {48, 1, 4}, 1, 3, 1, 48, false},
     {3, {6, 48, 70}, {48, 1, 4}, 1, 3, 1, 48, true},
     {4, {9, 3, 32, 32}, {40, 3, 8, 8}, 8, 0, 1, 1, false},
