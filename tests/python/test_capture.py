@@ -154,6 +154,35 @@ class TestFinding(unittest.TestCase):
             tenon.capture(grows, x)
         self.assertEqual(net.mean.shape, (2,))
 
+    def test_buffers_of_shared_modules(self):
+        """A module that two others have, whose buffers are written in place and replaced."""
+        class Shared(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.BatchNorm1d(3)
+                self.register_buffer("mean", torch.zeros(3))
+
+            def forward(self, x):
+                self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0)
+                return self.norm(x) - self.mean
+
+        shared = Shared()
+        net = nn.ModuleDict({"a": nn.Sequential(nn.Linear(4, 3), shared), "b": nn.Sequential(nn.Linear(4, 3), shared)})
+        twin = copy.deepcopy(net)
+        loss = lambda net: lambda x: (net["a"](x) * net["b"](2 * x)).sum()
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in (net, twin)]
+        step = tenon.compile(tenon.capture(loss(net), torch.randn(5, 4), optimizer=optimizers[0]))
+        for _ in range(3):
+            x = torch.randn(5, 4)
+            want = loss(twin)(x)
+            optimizers[1].zero_grad()
+            want.backward()
+            optimizers[1].step()
+            self.assertAlmostEqual(step(x).item(), want.item(), delta=1e-5)
+        for name, value in twin.state_dict().items():
+            torch.testing.assert_close(net.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+        self.assertIs(net["a"][1], net["b"][1])
+
     def test_constants_and_frozen(self):
         net, mask, x = nn.Linear(3, 2), torch.tensor([1.0, 0.0]), torch.randn(4, 3)
         net.bias.requires_grad_(False)
