@@ -54,6 +54,16 @@ class TestTrain(unittest.TestCase):
         self.assertEqual(more.steps, 2)
         self.assertLess(more.losses[-1], trained.losses[-1])
 
+    def test_doubles(self):
+        """The loop writes a rate as the graph has it, f64 where the parameters are."""
+        self.model.double()
+        make = lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
+        want, reference = eager(self.model, make, [self.data] * 3)
+        for got, value in zip(self.train(self.captured(make(self.model)), 3).losses, want):
+            self.assertAlmostEqual(got, value, delta=1e-7)
+        for a, b in zip(self.model.parameters(), reference.parameters()):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
     def test_complex(self):
         """Complex parameters and buffers are trained too, and saved as pairs of numbers."""
         self.model.turn = torch.nn.Parameter(torch.polar(torch.rand(32), torch.arange(32.0)))
