@@ -316,6 +316,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     and the line; NotSupported for an optimizer, a setting or a dtype that Tenon does not have."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     modules = modules_of(step, model, leaves)
+    _modules.check(modules)
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     names = _arguments.names_of(step, args, kwargs)
     for i, x in enumerate(leaves):

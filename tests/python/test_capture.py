@@ -247,6 +247,30 @@ class TestRefusals(unittest.TestCase):
         self.refused("loss", lambda x: None if net is None else 3, self.x)
         self.refused("does not depend", lambda x: net(x).detach().sum(), self.x)
 
+    def test_data_that_is_set(self):
+        """A tensor whose .data a step sets keeps in a graph what it had: a parameter, a buffer, a result."""
+        net, kept = self.net, nn.BatchNorm1d(3)
+
+        def of_parameter(x):
+            net.weight.data = net.weight.data.clamp(-0.2, 0.2)
+            return net(x).square().mean()
+
+        def of_buffer(x):
+            kept.running_mean.data = kept.running_mean.data + 1
+            return kept(net(x)).square().mean()
+
+        def of_result(x):
+            y = net(x)
+            y.data = y.data.clamp(-0.1, 0.1)
+            return y.square().mean()
+        for step in (of_parameter, of_buffer, of_result):
+            self.refused(rf"the step sets the \.data of a tensor \(\S*test_capture\.py:\d+, in {step.__name__}\)", step, self.x)
+
+    def test_torchscript(self):
+        scripted = torch.jit.script(self.net)
+        for model, path in ((scripted, "RecursiveScriptModule"), (nn.Sequential(self.net, scripted), "1")):
+            self.refused(f"^{path} is made by torch.jit.script", lambda x: model(x).sum(), self.x, kind=tenon.NotSupported)
+
     def test_calls_of_a_training_loop(self):
         """Calls that belong around a step are refused inside of one, with the line and what to write, and have no effect."""
         net = self.net
