@@ -277,7 +277,7 @@ class Captured:
         reason, or True, and None. autocast: that which is around it; None: that which is on now."""
         other = Captured()
         try:
-            builder = record(other, self.holder, self.names, autocast=autocast)
+            builder = record(other, self.holder, self.names, self.ranks, autocast)
         except Error as error:
             return f". It would not be captured now: {error}", None
         constants = zip(self.constants.values(), other.constants.values())
@@ -316,6 +316,7 @@ def capture(step, *args, model=None, optimizer=None, **kwargs):
     and the line; NotSupported for an optimizer, a setting or a dtype that Tenon does not have."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     modules = modules_of(step, model, leaves)
+    _modules.check(modules)
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     names = _arguments.names_of(step, args, kwargs)
     for i, x in enumerate(leaves):
@@ -380,15 +381,17 @@ def without_scopes(text):
     return re.sub(r'  @"[^"]*"', "", text)
 
 
+def base_of(node):
+    """What the first argument of a call is a view of, through other calls."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return node
+
+
 def strided(nodes):
     """The inputs whose memory as_strided looks into, through views or not."""
-    found = []
-    for node in nodes:
-        if node.op == "call_function" and node.target in (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default):
-            while node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node):
-                node = node.args[0]
-            found.append(node)
-    return found
+    return [base_of(node) for node in nodes if node.op == "call_function" and
+            node.target in (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default)]
 
 
 def effect(node):
@@ -568,22 +571,24 @@ class Builder:
             try:
                 text, self.captured.summary = _tn.import_fx(path)
             except Error as error:
-                raise CaptureError(self.part(self.named(str(error), path))) from None
+                raise CaptureError(self.named(str(error), path)) from None
         return text
 
-    def part(self, message):
-        """A message that strides are not known, where they are those of an argument that is a part of a larger tensor."""
-        parts = [name for name, x in zip(self.input_names, self.tensors)
-                 if name in self.captured.strides and _watch.span(x) != x.numel()]
-        said = f"it reads the memory of {' and '.join(parts)}, a part of a larger tensor, of which a Step has the part alone; " \
-               "give its .contiguous()"
-        return re.sub("the strides of what self is a view of .* tells them", said, message) if parts else message
+    def part(self, message, node):
+        """A message about a call, which says that strides are not known where they are those of an argument that is a part of
+        a larger tensor."""
+        desc = base_of(node).meta.get("desc")
+        if not isinstance(desc, aot.PlainAOTInput) or _watch.span(self.tensors[desc.idx]) == self.tensors[desc.idx].numel():
+            return message
+        said = f"it reads the memory of {self.input_names[desc.idx]}, a part of a larger tensor, of which a Step has the part " \
+               "alone; give its .contiguous()"
+        return re.sub("the strides of what self is a view of .* tells them", said, message)
 
     def named(self, message, path):
         """An importer's message with the user's line in the place of the code's."""
         found = re.match(re.escape(path) + r":(\d+):\d+: (.*)", message, re.S)
         if not found:
             return message.replace(path, "the step")
-        line = int(found[1]) - 1
+        line, said = int(found[1]) - 1, found[2].strip()
         node = self.by_line[line] if line < len(self.by_line) else None
-        return f"{found[2].strip()}{where(node) if node is not None else ''}"
+        return said if node is None else self.part(said, node) + where(node)

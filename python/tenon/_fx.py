@@ -13,6 +13,7 @@ DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torc
 
 NORMS = (torch.ops.aten.native_layer_norm, torch.ops.aten.native_batch_norm,
          torch.ops.aten._native_batch_norm_legit, torch.ops.aten._native_batch_norm_legit_functional)
+FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def where(node):
@@ -48,10 +49,13 @@ def _call_name(node):
 
 
 def is_statistic(node):
-    """Whether a node is a mean or a deviation of a normalization. PyTorch's fake tensors have them in the input's
-    dtype, its CPU kernels in the weights' (f32 of bf16 input under autocast), as Tenon does."""
-    return (node.target is operator.getitem and node.args[1] in (1, 2) and
-            getattr(node.args[0].target, "_overloadpacket", None) in NORMS)
+    """Whether a node is a mean or a deviation of a normalization, or attention's log-sum-exp. PyTorch's fake tensors have the
+    first in the input's dtype, its CPU kernels in the weights' (f32 of bf16 input under autocast), as Tenon does; PyTorch 2.9's
+    have the last in f32 where all else is f64."""
+    if node.target is not operator.getitem:
+        return False
+    made_by = getattr(node.args[0].target, "_overloadpacket", None)
+    return (node.args[1] in (1, 2) and made_by in NORMS) or (node.args[1] == 1 and made_by is FLASH)
 
 
 def is_norm_gradient(node):

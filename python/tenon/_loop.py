@@ -34,6 +34,9 @@ def check_call(function, frame, user_line):
     frame."""
     if function in (torch.Tensor.backward, torch.autograd.backward):
         refuse("backward", user_line(frame), ADVICE["backward"])
+    if getattr(function, "__self__", None) is torch.Tensor.data and function.__name__ == "__set__":
+        raise CaptureError(f"the step sets the .data of a tensor ({user_line(frame)}), which a graph has not; write into a buffer "
+                           "(copy_), and into a parameter after loss = Step(...)")
     if getattr(function, "__self__", None) is torch.Tensor.grad:
         line = user_line(frame)
         while frame.f_code.co_name not in ADVICE and frame.f_globals.get("__name__", "").startswith("torch."):

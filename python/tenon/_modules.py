@@ -8,11 +8,21 @@ import types
 import torch
 
 from ._chains import variables_in
+from ._errors import NotSupported
 from ._places import undecorated
 
 DEEP = 4        # steps from the function to a module
 MANY = 10_000   # members of a container that is looked through
 LEAVES = (torch.Tensor, torch.optim.Optimizer, type, types.ModuleType, str, bytes, int, float)
+
+
+def check(modules):
+    """Raises NotSupported for a module that TorchScript runs, whose members and calls cannot be followed."""
+    for name, x in modules.items():
+        for path, m in x.named_modules(prefix=name):
+            if isinstance(m, torch.jit.ScriptModule):
+                raise NotSupported(f"{path or type(m).__name__} is made by torch.jit.script or torch.jit.trace, which runs it without "
+                                   "PyTorch's modules; give the module that it was made of")
 
 
 def members(x):

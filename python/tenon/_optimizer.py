@@ -77,6 +77,7 @@ class Update:
     """The update of a step: for each group its settings and names of parameters, and which inputs of the graph it adds.
 
     rates   names of the scalars that are learning rates, by group
+    double  those of them that are f64, as a parameter of the group is
     steps   {name of a scalar: count of steps that are done}, one for parameters with equal counts
     states  {name of the state: (parameter's name, key in optimizer.state)}"""
 
@@ -88,7 +89,7 @@ class Update:
         self.parameter = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
         self.keys = READ[type(optimizer)]
         self.rates = ["lr" if not i else f"lr.{i}" for i in range(len(self.settings))]
-        self.steps, self.step_of, self.states = {}, {}, {}
+        self.steps, self.step_of, self.states, self.double = {}, {}, {}, set()
         self.roles = []  # of the states in the graph, in their order
 
     def done(self, path):
@@ -122,8 +123,10 @@ class Update:
                 gradients[name] = value
             else:
                 kept.append((role, ports.role(name), value))
-        used = {self.group[path] for path in gradients if path in self.group}
-        rates = {i: writer.input(self.rates[i], "f32[]", "scalar") for i in sorted(used)}
+        used = {path: self.group[path] for path in gradients if path in self.group}
+        self.double = {self.rates[i] for path, i in used.items() if types[code[path]].startswith("f64")}
+        rates = {i: writer.input(self.rates[i], "f64[]" if self.rates[i] in self.double else "f32[]", "scalar")
+                 for i in sorted(set(used.values()))}
         for path, gradient in gradients.items():
             if path in self.group:
                 kind = types[code[path]]

@@ -3,6 +3,7 @@ import array
 import collections
 import functools
 import inspect
+import math
 import operator
 import os
 import site
@@ -14,6 +15,7 @@ import torch
 
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype)
 CALLED = (torch.nn.Module, types.FunctionType, types.BuiltinFunctionType)
+CODE = (types.FunctionType, functools._lru_cache_wrapper)
 NUMBERS = (bool, int, float, complex)
 SEQUENCES = (list, tuple, collections.deque)
 CHANGING = (list, dict, set, collections.deque)
@@ -215,6 +217,38 @@ class Code(Place):
     often = True
 
 
+class Cache(Place):
+    """A functools.lru_cache whose results a step takes, which are what they are until it is emptied."""
+
+    def __init__(self, cache, path, line):
+        self.box, self.key, self.path, self.line, self.then = cache, "", path, line, cache
+        self.calls = self.count()  # that there were when it was last looked at
+
+    def count(self):
+        info = self.box.cache_info()
+        return info.hits + info.misses
+
+    def now(self):
+        before, self.calls = self.calls, self.count()
+        if self.calls < before:  # it counts from 0 since it was emptied
+            self.calls = math.inf
+        return MISSING if self.calls == math.inf else self.then
+
+    def difference(self):
+        return f"{self.path} has other results in its cache, which was emptied, than"
+
+    def advice(self):
+        return ""
+
+    def makes(self):
+        return True
+
+
+def is_cache(x):
+    """Whether x is a functools.lru_cache around a function of the user's."""
+    return type(x) is functools._lru_cache_wrapper and kind_of(getattr(code_of(x), "co_filename", "<frozen>")) == "user"
+
+
 def place_of(box, key):
     return id(box.of if isinstance(box, (Cell, Members)) else box), key
 
@@ -225,10 +259,10 @@ def is_of_user(kind):
     return kind.__module__ == "__main__" or (path is not None and not is_installed(path))
 
 
-@functools.lru_cache(4096)
 def functions_of(kind):
-    """The functions of a class that refer to variables of a closure."""
+    """The functions of a class that refer to variables of a closure, as it has them now."""
     found = [getattr(x, "__func__", None) or getattr(x, "fget", None) or x for base in kind.__mro__ for x in vars(base).values()]
+    found = [x.__wrapped__ if type(x) is functools._lru_cache_wrapper else x for x in found]
     return [x for x in found if inspect.isfunction(x) and x.__closure__]
 
 
@@ -262,6 +296,13 @@ def undecorated(x):
         return inspect.unwrap(x)
     except ValueError:
         return x
+
+
+def code_of(x):
+    """The code of a function, or of what one decorates, or of a method or property; None of other objects."""
+    if isinstance(x, (property, classmethod, staticmethod)):
+        x = x.fget if isinstance(x, property) else x.__func__
+    return getattr(undecorated(x), "__code__", None) if isinstance(x, CODE) else None
 
 
 def unwrapped(x):

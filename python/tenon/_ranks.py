@@ -233,7 +233,13 @@ def cast(x, dtype):
 
 
 def check_replicas(module):
-    """Raises NotSupported for a module whose gradients DistributedDataParallel would reduce."""
+    """Raises NotSupported for a module whose gradients DistributedDataParallel would reduce, or whose parameters FSDP1 has
+    made flat parts of."""
+    flat = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    if isinstance(module, flat):
+        raise NotSupported("FullyShardedDataParallel (FSDP1) keeps parameters as parts of flat ones, which have no names of their own; "
+                           "capture the module before it is wrapped, or use fully_shard (FSDP2), whose parameters are planned as "
+                           "they lie")
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel and isinstance(module, parallel.DistributedDataParallel) and module.process_group.size() > 1:
         raise NotSupported("DistributedDataParallel reduces gradients in hooks that a Step does not run; capture .module without "

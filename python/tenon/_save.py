@@ -11,8 +11,14 @@ DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torc
           torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
+def real(t):
+    """A tensor whose elements are real numbers, of a complex one their pairs, as a graph has them."""
+    return torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach()
+
+
 def save_tensors(path, tensors):
     """Writes {name: tensor} as one safetensors file."""
+    tensors = {name: real(t) for name, t in tensors.items()}
     header, at = {}, 0
     for name, t in tensors.items():
         nbytes = t.numel() * t.element_size()
@@ -25,7 +31,7 @@ def save_tensors(path, tensors):
         f.write(text)
         for t in tensors.values():
             if t.numel():
-                f.write(t.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8).numpy().data)
+                f.write(t.resolve_neg().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def read_tensors(folder, kind):

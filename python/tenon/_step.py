@@ -387,7 +387,8 @@ class Step:
         update = self._update
         for name, group in zip(update.rates, update.optimizer.param_groups):
             if ("scalar", name) in self._read:
-                self._scalar(("scalar", name), ctypes.c_float(_optimizer.rate(group)))
+                number = ctypes.c_double if name in update.double else ctypes.c_float
+                self._scalar(("scalar", name), number(_optimizer.rate(group)))
         counts = {}
         for path, name in update.step_of.items():
             done = update.done(path)

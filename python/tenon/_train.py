@@ -13,7 +13,7 @@ from ._capture import Captured
 from ._errors import DoesNotFit, Error, NotSupported
 from ._library import FIT, USAGE, in_python, path
 from ._plan import bytes_of
-from ._save import read_tensors, save
+from ._save import read_tensors, real, save
 
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -89,15 +89,17 @@ def take_back(captured, folder):
     with torch.no_grad():
         for name, t in [*captured.parameters.items(), *captured.buffers.items()]:
             if role(name) in found:
-                t.copy_(found[role(name)])
+                real(t).copy_(found[role(name)])
         if captured.update is None:
             return
         update, found = captured.update, read_tensors(folder, "optimizer")
         with open(os.path.join(folder, "state.json"), encoding="utf-8") as f:
             steps = json.load(f)["step"]
         for (parameter, key), state in zip(update.states.values(), update.roles):
-            own = update.optimizer.state[update.parameter[parameter]]
-            own[key] = found[state].reshape(update.parameter[parameter].shape)
+            p = update.parameter[parameter]
+            own = update.optimizer.state[p]
+            own[key] = found[state].reshape(real(p).shape)
+            own[key] = torch.view_as_complex(own[key]) if p.is_complex() else own[key]
             if key != "momentum_buffer":
                 own["step"] = torch.tensor(float(steps), device="cpu")
 

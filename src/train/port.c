@@ -21,6 +21,16 @@ int port_put(tn_context *ctx, tn_program *x, const char *name, const void *data,
     return port_there(x, name) ? tell(ctx, x, tn_program_write(x, name, data, nbytes)) : 0;
 }
 
+int port_put_number(tn_context *ctx, tn_program *x, const char *name, double value)
+{
+    tn_port p;
+    const float single = (float)value;
+    if (tn_program_port(x, name, &p))
+        return 0;
+    return strcmp(p.dtype, "f64") != 0 ? port_put(ctx, x, name, &single, sizeof single)
+                                       : port_put(ctx, x, name, &value, sizeof value);
+}
+
 /* A number of the upper half of an f32's bits. */
 static double bf16_number(uint16_t x)
 {

@@ -32,10 +32,9 @@ static int get_batch(Trainer *r, int64_t step)
 
 static int fill(Trainer *r, int64_t step, double lr)
 {
-    float rate = (float)lr;
     int code = batch_write(r->ctx, r->step, &r->feed.batch);
     if (!code)
-        code = port_put(r->ctx, r->step, "lr", &rate, sizeof rate);
+        code = port_put_number(r->ctx, r->step, "lr", lr);
     if (!code)
         code = port_put(r->ctx, r->step, "step", &step, sizeof step);
     return code ? code : port_put(r->ctx, r->step, "seed", &r->t->o.seed, sizeof r->t->o.seed);

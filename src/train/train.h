@@ -252,6 +252,8 @@ int batch_write(tn_context *ctx, tn_program *x, const Batch *b);
 bool port_there(tn_program *x, const char *name);
 /* Writes an input, if the program has it. */
 int port_put(tn_context *ctx, tn_program *x, const char *name, const void *data, int64_t nbytes);
+/* Writes one that is an f64 or an f32. */
+int port_put_number(tn_context *ctx, tn_program *x, const char *name, double value);
 double port_number(tn_program *x, const char *name); /* NaN: none such, or no number */
 int port_run(tn_context *ctx, tn_program *x);
 

@@ -154,6 +154,35 @@ class TestFinding(unittest.TestCase):
             tenon.capture(grows, x)
         self.assertEqual(net.mean.shape, (2,))
 
+    def test_buffers_of_shared_modules(self):
+        """A module that two others have, whose buffers are written in place and replaced."""
+        class Shared(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.BatchNorm1d(3)
+                self.register_buffer("mean", torch.zeros(3))
+
+            def forward(self, x):
+                self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0)
+                return self.norm(x) - self.mean
+
+        shared = Shared()
+        net = nn.ModuleDict({"a": nn.Sequential(nn.Linear(4, 3), shared), "b": nn.Sequential(nn.Linear(4, 3), shared)})
+        twin = copy.deepcopy(net)
+        loss = lambda net: lambda x: (net["a"](x) * net["b"](2 * x)).sum()
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in (net, twin)]
+        step = tenon.compile(tenon.capture(loss(net), torch.randn(5, 4), optimizer=optimizers[0]))
+        for _ in range(3):
+            x = torch.randn(5, 4)
+            want = loss(twin)(x)
+            optimizers[1].zero_grad()
+            want.backward()
+            optimizers[1].step()
+            self.assertAlmostEqual(step(x).item(), want.item(), delta=1e-5)
+        for name, value in twin.state_dict().items():
+            torch.testing.assert_close(net.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+        self.assertIs(net["a"][1], net["b"][1])
+
     def test_constants_and_frozen(self):
         net, mask, x = nn.Linear(3, 2), torch.tensor([1.0, 0.0]), torch.randn(4, 3)
         net.bias.requires_grad_(False)
@@ -217,6 +246,30 @@ class TestRefusals(unittest.TestCase):
         self.refused("scalar", lambda x: net(x), self.x)
         self.refused("loss", lambda x: None if net is None else 3, self.x)
         self.refused("does not depend", lambda x: net(x).detach().sum(), self.x)
+
+    def test_data_that_is_set(self):
+        """A tensor whose .data a step sets keeps in a graph what it had: a parameter, a buffer, a result."""
+        net, kept = self.net, nn.BatchNorm1d(3)
+
+        def of_parameter(x):
+            net.weight.data = net.weight.data.clamp(-0.2, 0.2)
+            return net(x).square().mean()
+
+        def of_buffer(x):
+            kept.running_mean.data = kept.running_mean.data + 1
+            return kept(net(x)).square().mean()
+
+        def of_result(x):
+            y = net(x)
+            y.data = y.data.clamp(-0.1, 0.1)
+            return y.square().mean()
+        for step in (of_parameter, of_buffer, of_result):
+            self.refused(rf"the step sets the \.data of a tensor \(\S*test_capture\.py:\d+, in {step.__name__}\)", step, self.x)
+
+    def test_torchscript(self):
+        scripted = torch.jit.script(self.net)
+        for model, path in ((scripted, "RecursiveScriptModule"), (nn.Sequential(self.net, scripted), "1")):
+            self.refused(f"^{path} is made by torch.jit.script", lambda x: model(x).sum(), self.x, kind=tenon.NotSupported)
 
     def test_calls_of_a_training_loop(self):
         """Calls that belong around a step are refused inside of one, with the line and what to write, and have no effect."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import local_map
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -189,6 +189,9 @@ class TestDTensor(unittest.TestCase):
         for model in (replicas, replicas.module):
             with self.assertRaisesRegex(tenon.NotSupported, r"^DistributedDataParallel reduces .*; capture \.module without"):
                 tenon.capture(lambda x: replicas(x).sum(), torch.ones(3, 4), model=model)
+        flat = FullyShardedDataParallel(nn.Linear(4, 2), device_id=torch.device("cpu"))
+        with self.assertRaisesRegex(tenon.NotSupported, r"^FullyShardedDataParallel \(FSDP1\) .*; capture the module before"):
+            tenon.capture(lambda x: flat(x).sum(), torch.ones(3, 4))
         before = net.up.forward
         net.up.forward = lambda x: 1 / 0
         with self.assertRaisesRegex(tenon.CaptureError, "division by zero"):

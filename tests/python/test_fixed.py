@@ -237,6 +237,9 @@ class TestStrides(Case):
         step = lambda x: self.net(torch.as_strided(x, (3, 4), (x.stride(0), x.stride(1)))).square().sum()
         self.refused(r"^aten.as_strided.default: it reads the memory of x, a part of a larger tensor, of which a Step has the part "
                      rf"alone; give its \.contiguous\(\) \(.*{HERE}", step, wide[:3, :4])
+        both = lambda x, y: step(x) + torch.as_strided(y, (3, 4), (8, 1)).sum()
+        for said, x, y in (("x", wide[:3, :4], wide[1:, :4]), ("y", wide[:3, :4].contiguous(), wide[1:, :4])):
+            self.refused(f"it reads the memory of {said}, a part", both, x, y)
         made, _ = self.told(step, wide[:3, :4].contiguous())
         self.assertAlmostEqual(made(wide[:3, :4].contiguous()).item(), step(wide[:3, :4]).item(), delta=1e-5)
 

@@ -4,11 +4,13 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import gc
 import io
 import random
 import threading
 import unittest
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import torch
@@ -279,6 +281,46 @@ class TestReads(Case):
         made = Cached()
         self.silent(made, lambda i: None, self.x)
         self.assertEqual(counted(2).tolist(), [0.0, 1.0])
+
+    def test_emptied_caches(self):
+        """Results of a functools.lru_cache are those of the capture until it is emptied: then the step is recorded again."""
+        factor = [2.0]
+
+        class Object:
+            @functools.lru_cache
+            def factor(self):
+                return factor[0]
+
+        @functools.lru_cache
+        def of_closure():
+            return factor[0]
+        held = Object()
+        for cache, step in ((of_closure, lambda x: self.net(x).sum() * of_closure()),
+                            (Object.factor, lambda x: self.net(x).sum() * held.factor())):
+            factor[0] = 2.0
+            step(self.x)
+            made, said = self.told(step, self.x)
+            self.assertEqual(said, [])
+            for change in (lambda: factor.__setitem__(0, 2.0), cache.cache_clear, lambda: factor.__setitem__(0, 3.0)):
+                change()
+                self.assertAlmostEqual(made(self.x).item(), step(self.x).item(), delta=1e-5)
+            cache.cache_clear()
+            step(self.x)
+            with self.assertRaisesRegex(tenon.NotSupported, f"has other results in its cache, .*emptied, than when .*{HERE}"):
+                made(self.x)
+
+    def test_classes_are_freed(self):
+        """A class whose functions refer to a closure is not kept by the package."""
+        def trained(k):
+            class Net(nn.Module):
+                def forward(_, x):
+                    return self.net(x).sum() * k
+            step, _ = self.told(Net(), self.x, model=self.net)
+            self.assertAlmostEqual(step(self.x).item(), self.net(self.x).sum().item() * k, delta=1e-5)
+            return weakref.ref(Net)
+        net = trained(2.0)
+        gc.collect()
+        self.assertIsNone(net())
 
     def test_what_no_code_names(self):
         """What the step does not read may change, and what a module counts outside of a Step."""

@@ -63,6 +63,19 @@ class TestOptimizers(unittest.TestCase):
             for schedule in schedules:
                 schedule.step()
 
+    def test_rates_of_doubles(self):
+        """Learning rates of f64 parameters are f64: parameters are PyTorch's to 1e-13."""
+        for make in (lambda m: torch.optim.AdamW(m.parameters(), lr=0.1), lambda m: torch.optim.SGD(m.parameters(), lr=0.1)):
+            torch.manual_seed(0)
+            net, data = torch.nn.Linear(4, 3).double(), [(torch.randn(5, 4).double(),)] * 3
+            loss = lambda m, x: m(x).square().mean()
+            want, reference = eager(net, make, data, loss)
+            step = tenon.compile(tenon.capture(lambda x: loss(net, x), *data[0], optimizer=make(net)))
+            for args, value in zip(data, want):
+                self.assertAlmostEqual(step(*args).item(), value, delta=1e-13)
+            for a, b in zip(net.parameters(), reference.parameters()):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
     def test_state_goes_on(self):
         """State that the optimizer had, and state that load_state_dict puts there, are the step's."""
         make = lambda m: torch.optim.AdamW(m.parameters(), lr=1e-3)

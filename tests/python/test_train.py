@@ -54,6 +54,30 @@ class TestTrain(unittest.TestCase):
         self.assertEqual(more.steps, 2)
         self.assertLess(more.losses[-1], trained.losses[-1])
 
+    def test_doubles(self):
+        """The loop writes a rate as the graph has it, f64 where the parameters are."""
+        self.model.double()
+        make = lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
+        want, reference = eager(self.model, make, [self.data] * 3)
+        for got, value in zip(self.train(self.captured(make(self.model)), 3).losses, want):
+            self.assertAlmostEqual(got, value, delta=1e-7)
+        for a, b in zip(self.model.parameters(), reference.parameters()):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+    def test_complex(self):
+        """Complex parameters and buffers are trained too, and saved as pairs of numbers."""
+        self.model.turn = torch.nn.Parameter(torch.polar(torch.rand(32), torch.arange(32.0)))
+        self.model.register_buffer("other", torch.polar(torch.ones(32), -torch.arange(32.0)).conj())
+        loss = lambda model, input_ids, labels: (model(input_ids, labels) + ((model.turn * model.other).real - 1).square().mean())
+        make = lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)
+        want, reference = eager(self.model, make, [self.data] * 3, loss)
+        model, optimizer = self.model, make(self.model)
+        captured = tenon.capture(lambda input_ids, labels: loss(model, input_ids, labels), *self.data, optimizer=optimizer)
+        for got, value in zip(self.train(captured, 3).losses, want):
+            self.assertAlmostEqual(got, value, delta=1e-5)
+        torch.testing.assert_close(model.turn, reference.turn, rtol=1e-5, atol=1e-5)
+        self.assertEqual(optimizer.state[model.turn]["exp_avg"].dtype, torch.complex64)
+
     def test_another_model(self):
         """A capture that is no longer of its model is neither trained nor saved, but with what it was captured with."""
         drop, wte, frozen = self.model.drop, self.model.wte, self.model.wpe.weight.requires_grad_(False)
