@@ -32,6 +32,9 @@ if [ -n "$TN_LONG" ]; then
     ok "the same again" cmp "$dir/first" "$dir/second"
 fi
 
+gives 0 '' plan $step --shard auto --dtype bf16 --accumulate 2 --machine h100
+ok "a loop over microbatches gathers in its body, of what is cast before it: $(grep '^  objective' "$dir/out")" \
+    grep -q "$same" "$dir/out"
 gives 0 '' plan tests/ref/gpt2-tiny --batch-size 8 --seq-len 16 --mesh fsdp=2 --dropout 0.1 --shard auto --explain
 ok "blocks are equal though each draws from a stream of its own" \
     grep -q '^form  *2 nodes .* dropout .*@layers\.0\.mlp\.dropout: ' "$dir/out"
