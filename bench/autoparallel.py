@@ -15,7 +15,11 @@ Three questions, each put to both:
   hidden     with AdamW, gathers of parameters and reductions of gradients counted by the share that
              Tenon's plan takes; AutoParallel's default limit of parameters, a 64th of each
 
+AutoParallel prices a change over both mesh axes as one over each, in a row. With --flat it may be one
+over a flat group of all ranks too, at what AutoParallel's own table says of such a group.
+
 usage: bench/autoparallel.py AUTOPARALLEL [--tenon PATH] [--model 8b|1b] [--layers N] [--cases LIST] [--least US]
+                             [--flat]
 Needs torch, pulp and what AutoParallel imports."""
 
 import argparse
@@ -125,6 +129,44 @@ def pretend_h100():
     ):
         stack.enter_context(mock.patch(name, value, create=True))
     return stack
+
+
+def flat_collective(current, target):
+    """The collective of a flat group that changes the placement of both mesh axes, and the tensor's axis that is
+    cut before or after; None: there is none."""
+    source, wanted = current.placements, target.placements
+    if len(set(source)) != 1 or len(set(wanted)) != 1 or source == wanted:
+        return None, None
+    if source[0].is_shard() and wanted[0].is_replicate():
+        return "allgather", source[0].dim
+    if source[0].is_partial() and wanted[0].is_replicate():
+        return "allreduce", 0
+    if source[0].is_partial() and wanted[0].is_shard():
+        return "reduce_scatter", wanted[0].dim
+    return None, None
+
+
+def flat_cost(prices, current, target):
+    """Microseconds of a change by one collective of all ranks; infinite: it is none. Copies count as in sequences."""
+    kind, axis = flat_collective(current, target)
+    if not kind:
+        return math.inf
+    nbytes = prices.spec_to_bytes(current)
+    cost = prices.collective_comm_cost(kind, nbytes, (current.mesh.size(),), 0)
+    if axis != 0:
+        cost += prices.compute_read_write_time(2 * nbytes)
+    if not prices.check_contiguous_sizes_strides(current.shape, current.stride):
+        cost += prices.compute_read_write_time(2 * nbytes / current.num_shards)
+    return cost
+
+
+def price_flat_groups():
+    from autoparallel.cost_models import collective_runtime_estimation as prices
+
+    plain = prices.redistribute_cost
+    prices.redistribute_cost = lambda current, target, order: min(
+        plain(current, target, order), flat_cost(prices, current, target)
+    )
 
 
 def op_of(node):
@@ -373,6 +415,7 @@ def main():
     p.add_argument("--layers", type=int)
     p.add_argument("--cases", default=",".join(CASES))
     p.add_argument("--least", type=float, default=100, help="us: smaller differences are summed up")
+    p.add_argument("--flat", action="store_true", help="AutoParallel prices flat groups too")
     a = p.parse_args()
     layers = a.layers or MODELS[a.model][1]
     sys.path.insert(0, a.autoparallel)
@@ -381,9 +424,11 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder, pretend_h100():
         chosen = {c: tenon_forms(a.tenon, a.model, layers, c, folder) for c in a.cases.split(",")}
+        if a.flat:
+            price_flat_groups()
         problem = Problem(a.model, layers)
-        print(f"Llama-3 {a.model}, {layers} layers, {ROWS} x {TOKENS} tokens, dp=8,tp=8, H100; "
-              f"PyTorch {torch.__version__}")
+        print(f"Llama-3 {a.model}, {layers} layers, {ROWS} x {TOKENS} tokens, dp=8,tp=8, H100"
+              f"{', flat groups' if a.flat else ''}; PyTorch {torch.__version__}")
         print(f"AutoParallel traces and builds in {problem.build_sec:.1f} CPU seconds: "
               f"{len(problem.opt.pulp_variables)} variables, "
               f"{len(problem.opt.prob.constraints)} constraints")

@@ -8,6 +8,7 @@
     echo "autoparallel.sh: expected a checkout of AutoParallel, found none at \"$1\"" >&2
     exit 2
 }
-for model in 8b 1b; do
-    "${2:-python3}" bench/autoparallel.py "$1" --model $model || exit 1
+for more in '8b' '1b' '1b --flat'; do
+    # shellcheck disable=SC2086 # options
+    "${2:-python3}" bench/autoparallel.py "$1" --model $more || exit 1
 done

@@ -85,6 +85,7 @@ static int make_graph(Parts *x, int i, const tn_options *o)
     if (code || !passes)
         return code;
     (*g)->unpriced = x->unpriced;
+    (*g)->asks = x->asks;
     (*g)->known = x->known;
     (*g)->reorder = !x->task->keep_order;
     return tn_graph_passes(*g, passes, o, NULL, NULL);

@@ -292,7 +292,8 @@ static void run_passes(tn_graph *g, const char *names, const tn_options *o, Afte
     g->decisions.all = o->explain;
     p.decisions = &g->decisions;
     p.shard_report = &g->sharded;
-    g->sharded = (ShardReport){.a = g->h.a, .unpriced = g->unpriced, .known = g->known};
+    g->sharded =
+        (ShardReport){.a = g->h.a, .unpriced = g->unpriced, .asks = g->asks, .known = g->known};
     if (chunks || o->explain)
         p.chunk_report = &g->chunk;
     w.after = after_pass;

@@ -20,6 +20,7 @@ typedef struct Parts {
     int nrules;
     const char *bucket; /* as the step has it, for what is beside it */
     bool unpriced;      /* what other forms cost is told by a plan before */
+    bool asks;          /* the last pin is asked about: it holds instead of others */
     ShardKnown *known;  /* of the task's steps in several forms */
     bool quick;         /* the setting is one of many: what changes little is not tried */
     /* of all plans; shared: of the reserve, what programs have in common */

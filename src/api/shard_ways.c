@@ -413,6 +413,7 @@ static int try_what_ifs(Parts *x, const tn_options *asked, ShardReport *y)
         o.nwhat_if = 0;
         o.warn = NULL;
         one.to = &with;
+        one.asks = true;
         if (!isfinite(y->what_if[i].objective))
             continue;
         code = try_shardings(&one, &o, &r);

@@ -134,6 +134,7 @@ typedef struct ShardReport {
     Arena *a;          /* for lists; set by who wants the report */
     ShardKnown *known; /* likewise; NULL: nothing is */
     bool unpriced;     /* forms need no prices of others; set by who wants the report */
+    bool asks; /* the last pin is asked about, and may hold instead of others; set by them too */
     bool solved;
     double sec;     /* of the choice */
     double gap;     /* no choice that cuts equal blocks alike is better than by this part */

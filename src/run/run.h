@@ -79,6 +79,7 @@ struct tn_graph {
     const char *tied;     /* the embedding's name, of a model whose head it is too; else NULL */
     bool reorder;         /* its plan is ordered by plan_ordered, whatever its rows */
     bool unpriced;        /* its report needs no prices of other forms */
+    bool asks;            /* its last pin is asked about */
     ShardKnown *known;    /* of the same step with other forms; NULL: nothing is */
     int asked_shardings;  /* rules that are not of a choice; 0: all */
     Globs adapters;       /* what alone is trained, of a model with adapters */

@@ -49,9 +49,14 @@ static const char *class_title(const Explainer *t, const EqualClass *q)
     return arena_printf(a, "%s %%%s", op, q->n->out[0]->name);
 }
 
-/* Whether no strategy of a node cuts it. */
+/* Whether no strategy of a node cuts it, on several ranks and though no pin says its form. */
 static bool is_uncut(const Explainer *t, const EqualClass *q)
 {
+    bool several = false;
+    for (int c = 0; c < t->x->mesh->naxes; c++)
+        several |= t->x->cuts[c].count > 1;
+    if (!several || q->pin)
+        return false;
     for (int i = 0; i < q->list.count; i++)
         for (int c = 0; c < t->x->mesh->naxes; c++)
             if (q->list.list[i]->how[c].kind != NODE_WHOLE)

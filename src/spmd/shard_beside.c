@@ -11,8 +11,7 @@
 
 #include <string.h>
 
-/* Whether a rank has a form in the memory of another one: it is the same, or a slice of it. */
-static bool is_there(const Mesh *m, const Cut *from, const Cut *to)
+bool shard_is_there(const Mesh *m, const Cut *from, const Cut *to)
 {
     for (int c = 0; c < m->naxes; c++)
         if (!cut_equal(from[c], to[c]) && from[c].kind != CUT_WHOLE)
@@ -125,7 +124,7 @@ static void fill_edges(const ShardProblem *p, const Spmd *x, const Beside *b, do
     const StrategyList *list = &p->e->class[b->reader].list;
     for (int f = 0; f < b->count; f++) {
         for (int i = 0; i < pick_strategies(&p->pick, b->from); i++)
-            if (!is_there(m, form_there(p, b, i), b->form[f]))
+            if (!shard_is_there(m, form_there(p, b, i), b->form[f]))
                 there[i * strategies_of(b) + f] = INFINITY;
         for (int k = 0; k < list->count; k++)
             if (!cuts_equal(m->naxes, list->list[k]->in[b->operand], b->form[f]))

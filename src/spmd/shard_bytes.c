@@ -8,7 +8,8 @@
  * it has the form from which they go on, but at its node the form that this makes; where a moment's
  * node needs another one, both are there, which counts where bytes are limited (shard_beside.c).
  * Results of the optimizer take the place of what they replace; what is gathered, or cast, of
- * parameters is dropped and made again, so it counts only at the node that reads it. The plan of
+ * parameters is dropped and made again, so it counts only at the node that reads it. What a loop
+ * reads and is made before it is there for all iterations, casts of parameters too. The plan of
  * the step says what it needs in truth; here bytes are there to be compared. Linear in readings, in
  * nodes times classes of parameters, and in classes times moments. */
 #include "solved.h"
@@ -27,7 +28,9 @@ typedef struct ByteCounter {
     Arena *tmp;
     const bool *dropped; /* by value id: computed again for the backward, by --recompute */
     Life *life;
-    int *root; /* by value id: what it is a view of */
+    int *root;          /* by value id: what it is a view of */
+    const int *entered; /* by value id: behind which node a loop ends that reads it and does not
+                           make it; 0: there is none */
     int nrank;
     int nmoment, moment[MOST_MOMENTS];
     const Node *node[MOST_MOMENTS];
@@ -47,10 +50,31 @@ static void find_roots(const ByteCounter *y)
             y->root[n->out[0]->id] = y->root[n->in[0]->id];
 }
 
+/* Fills y->entered. A loop's nodes stand together. */
+static const int *find_entered(const ByteCounter *y)
+{
+    const Graph *g = y->e->g;
+    const Node **maker = NEWN(y->tmp, const Node *, g->nvalue), *loop = NULL;
+    int *entered = NEWN(y->tmp, int, g->nvalue), at = 0, end = 0;
+    for (const Node *n = g->first; n; n = n->next, at++)
+        for (int k = 0; k < n->nout; k++)
+            maker[n->out[k]->id] = flat_node(y->e->flat, n).loop;
+    for (const Node *n = g->last; n; n = n->prev, at--) {
+        const Node *now = flat_node(y->e->flat, n).loop;
+        end = now != loop ? at : end;
+        loop = now;
+        for (int i = 0; i < n->nin && loop; i++) {
+            const int v = y->root[n->in[i]->id];
+            entered[v] = maker[v] != loop ? MAX(entered[v], end) : entered[v];
+        }
+    }
+    return entered;
+}
+
 static bool is_counted(const ByteCounter *y, const Node *n, const Value *v)
 {
     return n->op->class != CLASS_OPTIMIZER && !y->e->class[y->e->of_node[n->id]].skipped &&
-           !y->e->param[v->id] && y->root[v->id] == v->id;
+           (!y->e->param[v->id] || y->entered[v->id]) && y->root[v->id] == v->id;
 }
 
 /* Ends operands before the node if its results may be written over them. */
@@ -96,7 +120,7 @@ static const int *find_last(const ByteCounter *y)
     for (const Node *n = g->last; n; n = n->prev)
         for (int k = 0; k < n->nout && n->phase < BACKWARD; k++) {
             const int v = n->out[k]->id;
-            if (y->root[v] != v || !y->dropped[v])
+            if (y->root[v] != v || !y->dropped[v] || y->entered[v])
                 continue;
             for (int i = 0; i < n->nin; i++)
                 last[y->root[n->in[i]->id]] = MAX(last[y->root[n->in[i]->id]], last[v]);
@@ -106,6 +130,8 @@ static const int *find_last(const ByteCounter *y)
     for (const Node *n = g->first; n; n = n->next, at++)
         for (int i = 0; i < n->nin && n->phase < BACKWARD; i++)
             last[y->root[n->in[i]->id]] = MAX(last[y->root[n->in[i]->id]], at + 1);
+    for (int v = 0; v < g->nvalue; v++)
+        last[v] = MAX(last[v], y->entered[v]);
     for (int i = 0; i < g->nout; i++)
         last[y->root[g->out[i].v->id]] = at;
     return last;
@@ -374,6 +400,7 @@ void shard_bytes(ShardProblem *p, const Spmd *x)
     y.root = NEWN(y.tmp, int, e->g->nvalue);
     y.alive = arena_alloc(y.tmp, sizeof *y.alive * (size_t)(e->nvalue + e->ngroup + MOST_MOMENTS));
     find_roots(&y);
+    y.entered = find_entered(&y);
     y.dropped = find_dropped(&y, x->o->recompute);
     find_lives(&y);
     find_moments(&y);

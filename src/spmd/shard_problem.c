@@ -310,6 +310,23 @@ static bool gathers_no_more(const Maker *m, const ReadGroup *r, const Reading *x
     return r->param && m->price->x->keep && n && n->phase == BACKWARD;
 }
 
+/* Whether a reader casts a parameter before a loop, whose iterations gather what they need and drop
+ * it again: a gather before the loop would be there in all of them. */
+static bool casts_before_loop(const Maker *m, const ReadGroup *r, const Reading *x)
+{
+    const EqualClass *q = &m->e->class[x->reader];
+    return m->e->flat->cap && r->param && !m->price->x->keep && q->n && !q->loop &&
+           q->kind == FLAT_NODE && !q->n->op->view && m->e->param[q->n->out[0]->id];
+}
+
+static bool any_casts_before_loop(const Maker *m, const ReadGroup *r)
+{
+    bool any = false;
+    for (int j = 0; j < r->nread; j++)
+        any |= casts_before_loop(m, r, &r->read[j]);
+    return any;
+}
+
 static int group_of(const Maker *m, const ReadGroup *r)
 {
     return (int)(r - m->e->group);
@@ -345,17 +362,19 @@ static bool within_port(const Maker *m, const ReadGroup *r, const Reading *x)
 }
 
 /* A pair of an edge costs this beside its forms: hidden seconds count as a share; within a port no
- * form changes; a reader takes what is kept as it is. */
+ * form changes; a reader takes what is kept as it is; before a loop ranks take what they have. */
 typedef struct PairPrice {
     double share;
     int64_t times;
-    bool port, kept;
+    bool port, kept, before;
 } PairPrice;
 
 static double pair_cost(Maker *m, const ReadGroup *r, const PairPrice *p, int from, int to)
 {
-    const double cost = group_cost(m, r, m->e->value[r->value].forms, from, to, p->times);
-    if ((p->port && from != to) || (p->kept && cost > 0))
+    FormTable *t = m->e->value[r->value].forms;
+    const double cost = group_cost(m, r, t, from, to, p->times);
+    if ((p->port && from != to) || (p->kept && cost > 0) ||
+        (p->before && !shard_is_there(m->price->x->mesh, t->form[from], t->form[to])))
         return INFINITY;
     return rint(p->share * cost);
 }
@@ -394,7 +413,8 @@ static void add_direct(Maker *m, const ReadGroup *r)
     bool hidden = may_hide(m, r, x);
     const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
                              .times = m->e->class[x->reader].times,
-                             .port = within_port(m, r, x)};
+                             .port = within_port(m, r, x),
+                             .before = casts_before_loop(m, r, x)};
     double *y = add_edge(m, v->of, x->reader, (EdgeNote){hidden, false, group_of(m, r), x});
     fill_pairs(m, r, &price, n, m->made[r->value], k, needed_forms(m, v->forms, x), y);
 }
@@ -418,7 +438,8 @@ static void join_maker(Maker *m, const ReadGroup *r, const int *form, int count,
     int n = m->e->class[v->of].list.count;
     bool hidden = sharing_may_hide(m, r);
     const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
-                             .times = group_times(m, r)};
+                             .times = group_times(m, r),
+                             .before = any_casts_before_loop(m, r)};
     double *y = add_edge(m, v->of, at, (EdgeNote){hidden, false, group_of(m, r), NULL});
     fill_pairs(m, r, &price, n, m->made[r->value], count, form, y);
 }
@@ -432,7 +453,8 @@ static void join_reader(Maker *m, const ReadGroup *r, const Reading *x, const in
     bool hidden = may_hide(m, r, x);
     const PairPrice price = {.share = hidden ? m->price->x->o->shard_exposed : 1,
                              .times = m->e->class[x->reader].times,
-                             .kept = gathers_no_more(m, r, x)};
+                             .kept = gathers_no_more(m, r, x),
+                             .before = casts_before_loop(m, r, x)};
     double *y = add_edge(m, at, x->reader, (EdgeNote){hidden, true, group_of(m, r), x});
     fill_pairs(m, r, &price, count, form, n, needed_forms(m, t, x), y);
 }

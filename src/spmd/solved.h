@@ -255,6 +255,8 @@ typedef struct BesideList {
     int count, cap;
 } BesideList;
 
+/* Whether a rank has a form in the memory of another one: it is the same, or a slice of it. */
+bool shard_is_there(const Mesh *m, const Cut *from, const Cut *to);
 /* Adds such nodes to the problem, for what is no parameter, with edges that cost nothing and tie
  * them to the forms. node[]: of each moment. The list is in tmp. */
 BesideList shard_beside(ShardProblem *p, const Spmd *x, Arena *tmp, int nmoment,

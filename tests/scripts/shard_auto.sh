@@ -32,6 +32,9 @@ if [ -n "$TN_LONG" ]; then
     ok "the same again" cmp "$dir/first" "$dir/second"
 fi
 
+gives 0 '' plan $step --shard auto --dtype bf16 --accumulate 2 --machine h100
+ok "a loop over microbatches gathers in its body, of what is cast before it: $(grep '^  objective' "$dir/out")" \
+    grep -q "$same" "$dir/out"
 gives 0 '' plan tests/ref/gpt2-tiny --batch-size 8 --seq-len 16 --mesh fsdp=2 --dropout 0.1 --shard auto --explain
 ok "blocks are equal though each draws from a stream of its own" \
     grep -q '^form  *2 nodes .* dropout .*@layers\.0\.mlp\.dropout: ' "$dir/out"
@@ -65,6 +68,11 @@ ok "of which a sum leaves" grep -q "^form .* sum over parts %.* @layers\.[0-9]*\
 gives 0 'what if           layers.0::add=1:tp: +' plan $step --shard auto --what-if 'layers.0::add=1:tp'
 ok "by both measures" grep -q '^  what if .* of the objective, [+-].* by the clock$' "$dir/out"
 ok "the recipes too" grep -q "^  recipes .*a step by the clock" "$dir/out"
+gives 0 'what if           layers.0::add=0:fsdp: -' plan $step --shard auto --pin 'layers.0::add=1:tp' --what-if 'layers.0::add=0:fsdp'
+gives 0 '  whole on all ' plan $step --shard auto --pin 'layers.*.mlp.down_proj::mm='
+ok "an axis could cut what a pin has whole: $(grep '^  whole on' "$dir/out")" not grep -q '^  whole on .*down_proj' "$dir/out"
+gives 0 'sharding chosen' plan "$dir/one.json" --batch-size 8 --seq-len 16 --mesh fsdp=1 --shard auto
+ok "one rank cuts nothing" not grep -q '^  whole on' "$dir/out"
 
 # ---- beside the recipes, in the memory that they need ----
 
