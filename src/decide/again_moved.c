@@ -70,13 +70,13 @@ static bool is_told(const Moved *m)
 
 /* Whether a choice with so many bytes, as they are told, fits: 1: surely; -1: hardly; 0: only a
  * plan says it. The whole step may need up to a percent less than is told, but its addresses waste
- * that.
- */
-static int told_fit(const Moved *m, int64_t need)
+ * that. An entry is planned where it may just fit, as words by hand are entries; a half is not. */
+static int told_fit(const Moved *m, int64_t need, bool entry)
 {
-    enum { SURE = 70, HARDLY = 300 }; /* below the limit by this part of it */
-    const int64_t memory = m->d->task->memory;
-    return !is_told(m) ? 0 : need > memory - memory / HARDLY ? -1 : need < memory - memory / SURE;
+    enum { SURE = 70, NEAR = 300 }; /* parts of the limit */
+    const int64_t memory = m->d->task->memory, near = memory / NEAR;
+    const int64_t most = entry ? memory + near : memory - near;
+    return !is_told(m) ? 0 : need > most ? -1 : need < memory - memory / SURE;
 }
 
 /* ---- the frontier ---- */
@@ -200,7 +200,7 @@ static void add_lowest(const Moved *m, Front *f)
     Planned low = {.need = INT64_MAX};
     for (int i = 0; i < f->n; i++)
         low = f->x[i].need < low.need ? f->x[i] : low;
-    if (f->n && told_fit(m, low.need) <= 0)
+    if (f->n && told_fit(m, low.need, true) <= 0)
         add_entry(m->e, f, low.level, low.word, ROOM_NONE);
 }
 
@@ -213,7 +213,7 @@ static void add_word(const Moved *m, Front *f, const char *word, bool gathers)
     if (!level)
         return;
     add_entry(e, f, level, word, ROOM_USUAL);
-    if (told_fit(m, f->n ? f->x[f->n - 1].need : INT64_MAX) <= 0)
+    if (told_fit(m, f->n ? f->x[f->n - 1].need : INT64_MAX, true) <= 0)
         add_entry(e, f, level, word, m->small ? ROOM_LITTLE : ROOM_HALF);
     if (gathers)
         add_kept(e, f, level);
@@ -262,7 +262,7 @@ static const Planned *whole_of(Moved *m, int i)
 static bool entry_fits(Moved *m, int i)
 {
     const Planned *x = &m->f.x[i];
-    const int fit = told_fit(m, x->need);
+    const int fit = told_fit(m, x->need, true);
     if (again_far(m->d, x) || (fit < 0 && i < m->f.n - 1))
         return false;
     return fit > 0 || plan_fits(m->d, whole_of(m, i));
@@ -323,7 +323,7 @@ static bool take_middle(Moved *m, Between *b, bool second)
     Planned x = middle_of(m, p, second);
     if (x.need < 0)
         return false;
-    const int fit = told_fit(m, x.need);
+    const int fit = told_fit(m, x.need, false);
     if (!fit)
         plan_full(m->d, &x);
     if (x.need < 0 || x.need >= p->low.need || x.sec >= p->high.sec)
