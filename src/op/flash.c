@@ -23,6 +23,9 @@ static void check_heads(const Graph *g, const Node *n, const Type *q, const Type
         fail_node(g, n, "operand %d: expected batch %lld and head size %lld as in %s, found %s", at,
                   (long long)q->dim[0], (long long)q->dim[3], type_text(g->a, q),
                   type_text(g->a, k));
+    if (q->dim[2] < 1)
+        fail_node(g, n, "operand %d: expected a head at least, found %s", at - 1,
+                  type_text(g->a, q));
     if (k->dim[2] < 1 || q->dim[2] % k->dim[2])
         fail_node(g, n, "operand %d: expected a number of heads that divides %lld, found %s", at,
                   (long long)q->dim[2], type_text(g->a, k));

@@ -534,12 +534,24 @@ static uint64_t apart(const Call *c)
     return mask;
 }
 
-/* Runs what ops along rows do before the first row, or after the last. */
+/* What a lane checks before the first element, by operands that are there. */
+static int check_lane(Call *c, const TileStep *s)
+{
+    const TileRun x = {.c = c, .p = c->state};
+    const void *in[LANE_OPERANDS] = {0};
+    for (int i = 0; i < s->nin; i++)
+        in[i] = s->in[i].at >= AT_WHOLE ? address(&x, &s->in[i]) : NULL;
+    return s->lane.check(c, s->lane.arg.node, in);
+}
+
+/* Runs what ops along rows and lanes do before the first row, or after the last. */
 static int run_borders(Call *c, bool start)
 {
     const Tiling *p = c->state;
     for (int i = 0; i < p->nstep; i++) {
         TileStep *s = &p->step[i];
+        if (start && !s->rows && s->lane.check && check_lane(c, s))
+            return -1;
         int (*border)(Call *) = s->rows ? start ? s->rows->start : s->rows->finish : NULL;
         if (border && border(&s->call))
             return run_fail(c, "%s", s->call.message);
