@@ -83,7 +83,8 @@ const char *port_output_name(Arena *a, const Plan *p, int i);
 
 /* ---- scalar.c ---- */
 
-void scalars_start(tn_program *x);                  /* none of them is set */
+void scalars_start(tn_program *x); /* none of them is set */
+bool scalar_set(const tn_program *x, const PlanPort *in);
 const PlanPort *scalars_unset(const tn_program *x); /* the first that is not set, or NULL */
 
 /* ---- sampling.c ---- */

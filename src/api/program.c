@@ -359,7 +359,8 @@ static void read_input(tn_program *x, Arena *a, const TensorFile *file, int i)
     const PlanPort *p = &x->x->plan->in[i];
     Type *whole = &x->whole[i];
     const TensorEntry *e = find_entry(file, x->x->plan, p);
-    if (!e && (p->role == ROLE_SEED || !type_nelem(whole)))
+    bool drawn = p->role == ROLE_SEED || (p->role == ROLE_STEP && scalar_set(x, p));
+    if (!e && (drawn || !type_nelem(whole)))
         return; /* it has one already, or no element to be read */
     if (!e)
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor%s", file->path,

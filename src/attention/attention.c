@@ -56,14 +56,47 @@ void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, co
         narrow(to + j * t->stride[1], rows + j * apart, t->dim[3]);
 }
 
-void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, int64_t b, int64_t h,
-                    int64_t query, int64_t key0, int64_t nkeys)
+/* flash_level of f32 */
+INLINE float leveled(float score)
+{
+    float x = score * -(float)FLASH_SHARE;
+    if (!(x >= (float)(1 << FLASH_LEAST)) || x == INFINITY)
+        return score;
+    uint32_t exponent = f32_to_bits(x) >> 23;
+    return -bits_to_f32((MIN(exponent, FLASH_MOST + 127) + 2) << 23);
+}
+
+void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, float level,
+                    int64_t b, int64_t h, int64_t query, int64_t key0, int64_t nkeys)
 {
     int64_t stride[4];
     flash_mask_strides(mask, stride);
     const char *from = element(mask, b * stride[0] + h * stride[1] + query * stride[2]);
     for (int64_t j = 0; j < nkeys; j++)
-        s[j * apart] = scale * s[j * apart] + v_load(from, (key0 + j) * stride[3], mask->dtype);
+        s[j * apart] =
+            leveled(scale * s[j * apart] + v_load(from, (key0 + j) * stride[3], mask->dtype)) -
+            level;
+}
+
+static float row_lse(const Call *c, int64_t b, int64_t h, int64_t query, float *level)
+{
+    const Tensor *lse = &c->in[LSE];
+    double x = f32(lse)[tensor_index(lse, (int64_t[]){b, h, query})];
+    *level = flash_has_mask(c->node, MASK) ? (float)flash_take_level(&x, F32) : 0;
+    return (float)x;
+}
+
+float flash_row_level(const Call *c, int64_t b, int64_t h, int64_t query)
+{
+    float level;
+    row_lse(c, b, h, query, &level);
+    return level;
+}
+
+float flash_row_sum(const Call *c, int64_t b, int64_t h, int64_t query)
+{
+    float level;
+    return row_lse(c, b, h, query, &level);
 }
 
 KERNEL(void, add, (float *restrict y, const float *x, int64_t n), (y, x, n))

@@ -63,9 +63,20 @@ const float *flash_load(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_
 /* The way back: rows [i, i + n) of head h, rounded, from f32 ones `apart` floats apart. */
 void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, const float *rows,
                  int64_t apart);
-/* s[j apart] = scale s[j apart] + the mask of a query and key key0 + j, for nkeys of them. */
-void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, int64_t b, int64_t h,
-                    int64_t query, int64_t key0, int64_t nkeys);
+/* s[j apart] = scale s[j apart] + the mask of a query and key key0 + j, or its level, less the
+ * row's (0: it has none), for nkeys of them. */
+void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, float level,
+                    int64_t b, int64_t h, int64_t query, int64_t key0, int64_t nkeys);
+/* The log-sum-exp of a row; a sum of 0 sees nothing. */
+INLINE float flash_lse(float top, float sum, float log_sum, bool mask)
+{
+    float lse = mask ? (float)flash_masked_lse(top, log_sum, F32) : top + log_sum;
+    return sum == 0 ? INFINITY : lse;
+}
+
+/* Backward: the level of a row, and its log-sum-exp, or what that is but for the level. */
+float flash_row_level(const Call *c, int64_t b, int64_t h, int64_t query);
+float flash_row_sum(const Call *c, int64_t b, int64_t h, int64_t query);
 void flash_add(float *y, const float *x, int64_t n); /* y += x */
 /* delta[i] = x[i] y[i] over rows of `size`, ldx and ldy apart; 16 partial sums, added in pairs. */
 void flash_row_products(float *delta, const float *x, int64_t ldx, const float *y, int64_t ldy,

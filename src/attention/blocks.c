@@ -188,7 +188,7 @@ static void end(const FrameBlock *j)
     for (int64_t r = 0; r < j->n; r++) {
         float sum = w->sum[r], top = w->top[r];
         multiply(w->y + r * j->s->size, sum == 0 ? 0.0f : 1.0f / sum, j->s->f.size);
-        w->lse[r] = sum == 0 ? INFINITY : j->scale * top + logf(sum); /* 0: sees nothing */
+        w->lse[r] = flash_lse(j->scale * top, sum, logf(sum), j->mask);
     }
 }
 

@@ -321,7 +321,7 @@ KERNEL_FMA(float, dot_bf16, (const char *x, const char *y, int64_t n), (x, y, n)
 static void begin_backward(const FrameBlock *j)
 {
     const Frame *s = j->s;
-    const Tensor *x = j->c->in, *lse = &x[LSE];
+    const Tensor *x = j->c->in;
     int64_t nbytes = s->size * frame_width(s);
     load_rows(j, &x[DO], j->w.grad);
     for (int64_t r = 0; r < j->rows; r++) {
@@ -333,7 +333,7 @@ static void begin_backward(const FrameBlock *j)
         if (t + AHEAD < s->f.queries)
             fetch(s, &x[O], j->b, t + AHEAD, h);
         const char *o = element(&x[O], flash_at(&x[O], j->b, t, h));
-        j->w.lse[r] = f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})];
+        j->w.lse[r] = flash_row_sum(j->c, j->b, h, t);
         j->w.delta[r] =
             (s->dtype == F32 ? dot_f32 : dot_bf16)(j->w.grad + r * nbytes, o, s->f.size);
     }
@@ -350,12 +350,19 @@ static void put_rows(const FrameBlock *j)
     }
 }
 
+static void add_mask(const FrameBlock *j, int64_t r, float *scores, int64_t apart, int64_t key,
+                     int64_t nkeys)
+{
+    int64_t h = head_of(j, r), t = query_of(j, r);
+    float level = j->s->by->backward ? flash_row_level(j->c, j->b, h, t) : 0;
+    flash_add_mask(j->mask, scores, apart, j->factor, level, j->b, h, t, key, nkeys);
+}
+
 void frame_add_mask(const FrameBlock *j, int64_t key, int64_t nkeys, int64_t first, int64_t step,
                     int64_t apart)
 {
     for (int64_t r = first; r < j->n && j->mask; r++)
-        flash_add_mask(j->mask, j->w.s + r * step, apart, j->factor, j->b, head_of(j, r),
-                       query_of(j, r), key, nkeys);
+        add_mask(j, r, j->w.s + r * step, apart, key, nkeys);
 }
 
 /* p and ds of a key and `n` rows, from scores and dp. */

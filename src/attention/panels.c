@@ -378,6 +378,8 @@ static void end(const FrameBlock *j)
     const Frame *s = j->s;
     Panels p = panels_of(j);
     divide(&j->w, &p, s->size, j->rows, s->rows, j->scale);
+    for (int64_t i = 0; i < j->n && j->mask; i++)
+        j->w.lse[i] = flash_lse(j->scale * j->w.top[i], j->w.sum[i], v_log(j->w.sum[i]), j->mask);
     tile_transpose(j->w.y, s->size, s->size, p.y_t, s->rows, s->size, j->n, 1);
 }
 

@@ -284,8 +284,10 @@ static void mask_scores(const TileJob *j)
     const Tensor *mask = flash_mask(j->c, extra);
     float *s = j->w->s;
     int64_t lanes = j->lanes;
-    for (int64_t i = 0; i < j->n && mask; i++)
-        flash_add_mask(mask, s + i, lanes, 1, j->b, j->h, j->query + i, j->key, j->nkeys);
+    for (int64_t i = 0; i < j->n && mask; i++) {
+        float level = j->s->backward ? flash_row_level(j->c, j->b, j->h, j->query + i) : 0;
+        flash_add_mask(mask, s + i, lanes, 1, level, j->b, j->h, j->query + i, j->key, j->nkeys);
+    }
     for (int64_t r = 0; r < j->nkeys && f->causal; r++) {
         int64_t blind = MIN(lanes, j->key + r - f->offset - j->query);
         for (int64_t i = 0; i < blind; i++)
@@ -383,9 +385,10 @@ static void end(const TileJob *j)
     const TileBuffers *w = j->w;
     const Tensor *lse = &j->c->out[1];
     float *to = f32(lse) + tensor_index(lse, (int64_t[]){j->b, j->h, j->query});
+    bool mask = flash_has_mask(j->c->node, 3);
     divide(w, j->s->f.size, j->lanes);
     for (int64_t i = 0; i < j->n; i++)
-        to[i * lse->stride[2]] = w->sum[i] == 0 ? INFINITY : w->top[i] + logf(w->sum[i]);
+        to[i * lse->stride[2]] = flash_lse(w->top[i], w->sum[i], logf(w->sum[i]), mask);
 }
 
 /* ---- backward ---- */
@@ -403,7 +406,7 @@ static void copy_rows(float *to, int64_t ldto, const float *from, int64_t ldfrom
 static void begin_backward(const TileJob *j)
 {
     const TileBuffers *w = j->w;
-    const Tensor *x = j->c->in, *lse = &x[LSE];
+    const Tensor *x = j->c->in;
     int64_t apart, other, size = j->s->f.size;
     const float *rows = load_rows(j, &x[Q], w->q_t, (float)j->s->f.scale, &apart);
     copy_rows(w->q, j->s->padded, rows, apart, j->n, size);
@@ -411,9 +414,8 @@ static void begin_backward(const TileJob *j)
     copy_rows(w->grad, j->s->padded, rows, apart, j->n, size);
     const float *o = flash_load(&x[O], j->b, j->query, j->h, j->n, w->k, &other);
     flash_row_products(w->delta, rows, apart, o, other, j->n, size);
-    const float *from = f32(lse) + tensor_index(lse, (int64_t[]){j->b, j->h, j->query});
     for (int64_t i = 0; i < j->lanes; i++) {
-        w->lse[i] = i < j->n ? from[i * lse->stride[2]] : 0;
+        w->lse[i] = i < j->n ? flash_row_sum(j->c, j->b, j->h, j->query + i) : 0;
         w->delta[i] = i < j->n ? w->delta[i] : 0;
     }
 }

@@ -1,4 +1,4 @@
-/* cat and slice_backward on CUDA (cat.c): copies, and zeros around one. */
+/* cat, cat_ring and slice_backward on CUDA (cat.c): copies, and zeros around one. */
 #include "copy.cuh"
 extern "C" {
 #include "../op/view.h"
@@ -15,12 +15,9 @@ static bool accepts(const Call *c)
 static int cat_run(Call *c)
 {
     int axis = cat_axis(c->node);
-    int64_t start = 0;
     for (int i = 0; i < c->nin; i++) {
-        int64_t size = c->in[i].dim[axis];
         Tensor to = c->out[0];
-        narrow_axis(&to, axis, start, size, 1);
-        start += size;
+        narrow_axis(&to, axis, cat_start(c->node, i), c->in[i].dim[axis], 1);
         int e = cuda_copy(c, &to, &c->in[i]);
         if (e)
             return e;
@@ -43,5 +40,7 @@ static int slice_backward_run(Call *c)
 }
 
 CUDA_KERNELS(cat) = {{.name = "copy", .accepts = accepts, .run = cat_run, .strided_out = true}, {}};
+CUDA_KERNELS(cat_ring) = {
+    {.name = "copy", .accepts = accepts, .run = cat_run, .strided_out = true}, {}};
 CUDA_KERNELS(slice_backward) = {
     {.name = "copy", .accepts = accepts, .run = slice_backward_run, .strided_out = true}, {}};

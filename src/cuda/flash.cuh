@@ -88,6 +88,39 @@ __device__ inline W mask_at(const Mask &x, int64_t b, int64_t h, int64_t query, 
                    b * x.step[0] + h * x.step[1] + query * x.step[2] + key * x.step[3]);
 }
 
+/* flash_level, flash_masked_lse and flash_take_level (op/flash.h) */
+template <typename W> __device__ inline W least_level()
+{
+    return (W)(1LL << (sizeof(W) == 8 ? FLASH_LEAST_F64 : FLASH_LEAST));
+}
+
+template <typename W> __device__ inline W level_of(W score)
+{
+    W x = score * -(W)FLASH_SHARE;
+    int exponent;
+    if (!(x >= least_level<W>()) || isinf(x))
+        return score;
+    frexp(x, &exponent);
+    return -ldexp((W)1, (exponent - 1 < FLASH_MOST ? exponent - 1 : FLASH_MOST) + 2);
+}
+
+template <typename W> __device__ inline W masked_lse(W top, W log_sum)
+{
+    bool level = top <= -4 * least_level<W>();
+    return level ? top - top * (log_sum / 128) : top + log_sum;
+}
+
+template <typename W> __device__ inline W take_level(W &lse)
+{
+    int exponent;
+    if (!(lse < -2 * least_level<W>()) || isinf(lse))
+        return 0;
+    W share = frexp(-lse, &exponent);
+    W level = -ldexp((W)1, exponent - (share == (W)0.5));
+    lse = (1 - lse / level) * 128;
+    return level;
+}
+
 /* ---- where the document of each query begins ---- */
 
 static const char start_fault[] =

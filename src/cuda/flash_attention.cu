@@ -95,7 +95,7 @@ __device__ static void mask_scores(W (&s)[R][R], const Attention &x, const HeadR
             if (!sees(x.f, query, key) || key < start_at(x.starts, x.f, q.b, query))
                 s[i][j] = -INFINITY;
             else if (x.mask.data)
-                s[i][j] += mask_at<W>(x.mask, q.b, q.h, query, key);
+                s[i][j] = level_of(s[i][j] + mask_at<W>(x.mask, q.b, q.h, query, key));
         }
 }
 
@@ -118,6 +118,13 @@ __device__ static void soften(W (&s)[R][R], W (&top)[R], W (&sum)[R], W (&acc)[R
     }
 }
 
+/* The log-sum-exp of a row; a sum of 0 sees nothing. */
+template <typename W> __device__ static W row_lse(const Attention &x, W top, W sum)
+{
+    W lse = x.mask.data ? masked_lse(top, (W)log(sum)) : top + log(sum);
+    return sum == 0 ? (W)INFINITY : lse;
+}
+
 template <typename W, int R>
 __device__ static void put_results(const Attention &x, const HeadRows &q, int64_t column,
                                    const W (&top)[R], const W (&sum)[R], const W (&acc)[R][EACH])
@@ -127,7 +134,7 @@ __device__ static void put_results(const Attention &x, const HeadRows &q, int64_
         int64_t query = q.first + threadIdx.x / SIDE * R + i;
         scale[i] = sum[i] == 0 ? 0 : 1 / sum[i]; /* 0: sees nothing */
         if (query < q.n && column == 0 && threadIdx.x % SIDE == 0)
-            *stats_at<W>(x.lse, q.b, q.h, query) = sum[i] == 0 ? (W)INFINITY : top[i] + log(sum[i]);
+            *stats_at<W>(x.lse, q.b, q.h, query) = row_lse(x, top[i], sum[i]);
     }
     plain_store(acc, scale, {x.o, q.b, q.h, q.first, q.n, q.size}, column);
 }

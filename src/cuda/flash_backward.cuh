@@ -169,9 +169,12 @@ __device__ static void make_p(W (&s)[R][R], const Gradient &x, const HeadRows &o
             s[i][j] = 0;
             if (!sees(x.f, at.query, at.key) || at.key < start_at(x.starts, x.f, own.b, at.query))
                 continue;
-            if (x.mask.data)
-                score += mask_at<W>(x.mask, own.b, head, at.query, at.key);
-            s[i][j] = exp(score - *stats_at<W>(x.lse, own.b, head, at.query));
+            W lse = *stats_at<W>(x.lse, own.b, head, at.query);
+            if (x.mask.data) {
+                score = level_of(score + mask_at<W>(x.mask, own.b, head, at.query, at.key));
+                score -= take_level(lse);
+            }
+            s[i][j] = exp(score - lse);
         }
 }
 

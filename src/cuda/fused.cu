@@ -17,7 +17,7 @@ static void prepare(Call *c, Arena *a)
     c->state = p;
     p->text = fused_text(a, c);
     p->kernel = fused_compile(a, p->text.text);
-    p->argument = NEWN(a, void *, c->nin + c->nout + 1 + p->text.nstream);
+    p->argument = NEWN(a, void *, c->nin + c->nout + 3 + p->text.nstream);
 }
 
 static int run(Call *c)
@@ -29,14 +29,20 @@ static int run(Call *c)
     for (int k = 0; k < c->nout; k++)
         *argument++ = &c->out[k].data;
     *argument++ = &c->stop;
+    *argument++ = &c->fault;
+    *argument++ = &c->step;
     for (int i = 0; i < p->text.nstream; i++)
         *argument++ = &p->text.stream[i];
     return p->text.blocks ? fused_launch(c, p->kernel, &p->text, p->argument) : 0;
 }
 
+/* Of dropout, the one op in bodies that reads what may be wrong. */
+static const char *const faults[] = {"offset %lld of axis %lld: expected %lld to %lld", NULL};
+
 CUDA_KERNELS(fused) = {{.name = "compiled",
                         .accepts = fused_text_accepts,
                         .prepare = prepare,
                         .run = run,
-                        .strided_out = true},
+                        .strided_out = true,
+                        .faults = faults},
                        {}};

@@ -43,6 +43,30 @@ __device__ inline void store(T *to, const Neighbours<T, V> &x, long long stride,
             to[k * stride] = x.v[k];
 }
 
+/* Fault (op.h), and note() of it (cuda.cuh), which texts cannot include. */
+struct NotedFault {
+    int noted, step, what;
+    long long value[4];
+    int *stop;
+};
+
+/* Notes an offset of a dropout that is out of range, as the fault 0 of call `at`. */
+__device__ inline void check_offset(void *fault, int at, long long offset, long long axis,
+                                    long long most)
+{
+    NotedFault *f = (NotedFault *)fault;
+    if ((offset >= 0 && offset <= most) || *(volatile int *)&f->noted || atomicCAS(&f->noted, 0, 1))
+        return;
+    if (f->stop)
+        *(volatile int *)f->stop = 1;
+    f->step = at;
+    f->what = 0;
+    f->value[0] = offset;
+    f->value[1] = axis;
+    f->value[2] = 0;
+    f->value[3] = most;
+}
+
 /* Whether the block's threads, which all call this, must leave everything as it is (Call.stop). */
 __device__ inline bool all_stopped(const int *stop)
 {

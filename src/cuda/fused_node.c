@@ -90,11 +90,22 @@ static Walk drop_walk(const Node *n)
     return y;
 }
 
+/* Writes the checks of where x begins. */
+static void text_checks(TextWriter *w, Buf *b, const Node *n)
+{
+    const Attr *axes = &n->attr[DROP_AXES], *extents = &n->attr[DROP_EXTENTS];
+    for (int i = 0; i < axes->i; i++)
+        buf_printf(b, "check_offset(fault, at, %s, %lld, %lld);\n", operand(w, n, DROP_OFFSETS + i),
+                   (long long)axes->ints[i],
+                   (long long)(extents->ints[i] - n->out[0]->type.dim[axes->ints[i]]));
+}
+
 /* Writes the source of the words of n, and the position of x's first element. */
 void text_stream(TextWriter *w, Buf *b, const Node *n)
 {
     int id = n->out[0]->id, stream = w->text.nstream++;
     w->text.stream[stream] = (unsigned)n->stream;
+    text_checks(w, b, n);
     buf_printf(b,
                "const Stream s%d = {(unsigned long long)%s, stream%d, (unsigned)%s};\n"
                "const unsigned long long first%d = 0",

@@ -176,7 +176,7 @@ static void write_arguments(const TextWriter *w, Buf *b)
         buf_printf(b, "%sconst %s *in%d", count++ ? ", " : "", text_types[c->in[i].dtype], i);
     for (int k = 0; k < c->nout; k++)
         buf_printf(b, "%s%s *out%d", count++ ? ", " : "", text_types[c->out[k].dtype], k);
-    buf_add(b, ", const int *stop");
+    buf_add(b, ", const int *stop, void *fault, int at");
     for (int k = 0; k < w->text.nstream; k++)
         buf_printf(b, ", unsigned stream%d", k);
 }

@@ -6,8 +6,8 @@
 #include "../op/op.h"
 
 /* A kernel `fused` in CUDA C++, whose arguments are the data of all operands, then of all results,
- * then Call.stop, then the streams of random numbers. Nodes that differ in names and streams have
- * the same text. */
+ * then Call.stop, fault and step, then the streams of random numbers. Nodes that differ in names
+ * and streams have the same text. */
 typedef struct FusedText {
     const char *text;
     int64_t blocks; /* 0: nothing to do */

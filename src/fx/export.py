@@ -205,11 +205,52 @@ def tenon_scores(causal, mask, scale, q, k):
     return aten.where.ScalarOther(aten.tril.default(aten.ones_like.default(scores, dtype=torch.bool)), scores, -inf) if causal else scores
 
 
+def tenon_levels(scores, least):
+    """Masked scores, those far below 0 by their octave alone."""
+    x = scores * -0.73
+    low = aten.logical_and.default(x >= least, x < inf)
+    octave = aten.floor.default(aten.log2.default(aten.where.ScalarOther(low, x, least)))
+    return aten.where.self(low, -aten.exp2.default(aten.clamp.default(octave, None, 125.0) + 2), scores)
+
+
+def tenon_masked(causal, mask, scale, q, k):
+    """The scores of a mask of floats, where levels begin, and each row's greatest score."""
+    wide = q.dtype if q.dtype == torch.float64 else torch.float32
+    least = 2.0**46 if wide == torch.float64 else 2.0**17
+    scores = tenon_levels(tenon_scores(causal, mask.to(wide), scale, q.to(wide), k.to(wide)), least)
+    return scores, least, aten.amax.default(scores, [3], True)
+
+
+def tenon_attention_masked(causal, mask, scale, q, k, v):
+    """Where all that a row sees has one level, lse is that with the logarithm of the sum."""
+    scores, least, top = tenon_masked(causal, mask, scale, q, k)
+    base = aten.where.ScalarOther(top > -inf, top, 0.0)
+    p = aten.exp.default(scores - base)
+    sum = aten.sum.dim_IntList(p, [3], True)
+    log_sum = aten.log.default(sum)
+    lse = aten.where.self(top <= -4 * least, base - base * (log_sum / 128), base + log_sum)
+    o = aten.matmul.default(p / aten.where.ScalarOther(sum > 0, sum, 1.0), v.to(p.dtype))
+    return o, aten.where.ScalarOther(sum > 0, lse, inf)
+
+
+def tenon_weights_masked(causal, mask, scale, q, k, lse):
+    """exp(scores - lse) by a row's level and the logarithm of its sum."""
+    scores, least, _ = tenon_masked(causal, mask, scale, q, k)
+    low = aten.logical_and.default(lse < -2 * least, lse > -inf)
+    octave = aten.ceil.default(aten.log2.default(aten.where.ScalarOther(low, -lse, least)))
+    level = aten.where.ScalarOther(low, -aten.exp2.default(octave), 0.0)
+    rest = aten.where.self(low, (1 + lse / aten.exp2.default(octave)) * 128, lse)
+    return aten.exp.default(scores - level - rest)
+
+
 def tenon_attention(causal, scale, q, k, v, extra=None):
     """On the CPU without the matrix of scores; a query that sees nothing gives zeros and a log-sum-exp of inf."""
     like, heads = q, q.shape[2]
     q, k, v = tenon_heads(q, heads), tenon_heads(k, heads), tenon_heads(v, heads)
     causal, mask = tenon_mask(causal, scale, q, k, extra)
+    if extra is not None and extra.is_floating_point():
+        o, lse = tenon_attention_masked(causal, mask, scale, q, k, v)
+        return aten.permute.default(o, [0, 2, 1, 3]).to(like.dtype), aten.reshape.default(lse, o.shape[:3])
     if q.device.type == "cpu" and q.numel() and k.numel():
         o, lse = aten._scaled_dot_product_flash_attention_for_cpu.default(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     else:
@@ -224,11 +265,17 @@ def tenon_attention_backward(causal, scale, do, q, k, v, o, lse, extra=None):
     likes, heads = (q, k, v), q.shape[2]
     do, q, k, v, o = (tenon_heads(x, heads) for x in (do, q, k, v, o))
     causal, mask = tenon_mask(causal, scale, q, k, extra)
-    if q.device.type == "cpu" and q.numel() and k.numel():
+    masked = extra is not None and extra.is_floating_point()
+    if q.device.type == "cpu" and q.numel() and k.numel() and not masked:
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             do, q, k, v, o, lse, 0.0, causal, attn_mask=mask, scale=scale)
     else:
-        p = aten.exp.default(tenon_scores(causal, mask, scale, q, k) - aten.unsqueeze.default(lse, 3))
+        row = aten.unsqueeze.default(lse, 3)
+        if masked:
+            p = tenon_weights_masked(causal, mask, scale, q, k, row)
+            do, q, k, v, o = (x.to(p.dtype) for x in (do, q, k, v, o))
+        else:
+            p = aten.exp.default(tenon_scores(causal, mask, scale, q, k) - row)
         dp = aten.matmul.default(do, aten.transpose.int(v, 2, 3)) - aten.sum.dim_IntList(do * o, [3], True)
         ds = p * dp * (q.shape[3] ** -0.5 if scale is None else scale)
         t = lambda x: aten.transpose.int(x, 2, 3)

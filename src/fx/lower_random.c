@@ -1,4 +1,4 @@
-/* Random numbers: ours, by the graph's seed, a stream for each call and step 1. Uniform numbers
+/* Random numbers: ours, by the graph's seed and step, a stream for each call. Uniform numbers
  * have 24 bits, as many as PyTorch's in f32, or those that bf16 and f16 hold below 1; the others
  * are functions of them (Box and Muller 1958 for normal ones). */
 #include "arith.h"
@@ -6,19 +6,20 @@
 #include <math.h>
 #include <string.h>
 
-static Value *seed(Site *s)
+/* The input seed or step; a step of which nothing else is read is 1 until it is set. */
+static Value *source(Site *s, Role role)
 {
     Graph *g = s->im->g;
-    Port *p = graph_find_input(g, ROLE_SEED, NULL);
-    return p ? p->v : graph_input(g, "seed", (Type){.dtype = I64}, ROLE_SEED, NULL);
+    Port *p = graph_find_input(g, role, NULL);
+    return p ? p->v : graph_input(g, role_name(role), (Type){.dtype = I64}, role, NULL);
 }
 
 /* ---- dropout ---- */
 
 static Node *dropped(Site *s, Value *x, double p)
 {
-    Value *step = lower_number(s, 1, I64);
-    return emit_stream(s->b, "native_dropout", IN(x, seed(s), step), ATTRS(A_FLOAT("p", p)),
+    Value *seed = source(s, ROLE_SEED), *step = source(s, ROLE_STEP);
+    return emit_stream(s->b, "native_dropout", IN(x, seed, step), ATTRS(A_FLOAT("p", p)),
                        s->im->nstream++);
 }
 
@@ -61,9 +62,9 @@ static Value *uniform(Site *s, const Type *t)
 {
     Type x = *t;
     x.dtype = F32;
-    Value *like = lower_expand(s, lower_number(s, 0, F32), &x), *step = lower_number(s, 1, I64);
-    return emit_stream(s->b, "rand_like", IN(like, seed(s), step), NOATTRS, s->im->nstream++)
-        ->out[0];
+    Value *like = lower_expand(s, lower_number(s, 0, F32), &x);
+    Value *seed = source(s, ROLE_SEED), *step = source(s, ROLE_STEP);
+    return emit_stream(s->b, "rand_like", IN(like, seed, step), NOATTRS, s->im->nstream++)->out[0];
 }
 
 /* The same in t's dtype. */

@@ -47,6 +47,8 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_dtype(g, n, APPLY, BOOL);
     need_beta(g, n, BETA1, "beta1");
     need_beta(g, n, BETA2, "beta2");
+    need_positive(g, n, "eps", n->attr[EPS].f);
+    need_positive(g, n, "weight_decay", n->attr[DECAY].f);
     if (n->nin - rounding_operands(n, ROUNDING) != APPLY + 1)
         fail_node(g, n, "expected %d operands, and seed, step and starts for rounding, found %d",
                   APPLY + 1, n->nin);

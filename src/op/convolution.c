@@ -192,6 +192,17 @@ static void need_rest(const Graph *g, const Node *n, const Conv *c, int d, int64
                   (long long)MAX(c->stride[d], c->dilation[d]) - 1, (long long)rest);
 }
 
+/* As ATen refuses images and maps without places, whatever the padding. */
+static void need_space(const Graph *g, const Node *n, int i)
+{
+    const Type *x = &n->in[i]->type;
+    for (int d = 2; d < x->rank; d++)
+        if (x->dim[d] < 1)
+            fail_node(g, n,
+                      "operand %d: expected a size of 1 or more on each axis of space, found %s", i,
+                      type_text(g->a, x));
+}
+
 static int64_t image_size(const Graph *g, const Node *n, const Conv *c, int d, int64_t more)
 {
     if (c->kernel[d] < 1 || reach(c, d) + more < 1)
@@ -211,6 +222,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
         need_list(g, n, "output_padding", &n->attr[OUTPUT_PADDING], x->rank - 2, 0);
     need_groups(g, n, groups, CONV_INPUT, 1);
     need_groups(g, n, groups, CONV_WEIGHT, 0);
+    need_space(g, n, CONV_INPUT);
     if (transposed)
         need_size(g, n, CONV_WEIGHT, 0, x->dim[1], "the input's channels");
     else
@@ -239,6 +251,7 @@ static int weight_infer(const Graph *g, const Node *n, Type *out)
     need_steps(g, n);
     need_groups(g, n, groups, CONV_IMAGE, 1);
     need_groups(g, n, groups, CONV_MAP, 1);
+    need_space(g, n, CONV_IMAGE);
     need_size(g, n, CONV_MAP, 0, x->dim[0], "the image's batch");
     need_list(g, n, "kernel", &n->attr[KERNEL], x->rank - 2, 1);
     Conv c = conv_weight_of(n);

@@ -188,18 +188,26 @@ static void part_of(Part *p)
 
 /* ---- the mask ---- */
 
-/* Checks that x lies within the whole tensor. Returns 0, or a failed run. */
-static int check_offsets(Call *c)
+/* Checks that x lies within the whole tensor, by n's operands. Returns 0, or c's failed run. */
+static int check_operands(Call *c, const Node *n, const void *const *in)
 {
-    const Attr *axes = &place_attrs(c->node)[AXES], *extents = &place_attrs(c->node)[EXTENTS];
+    const Attr *axes = &place_attrs(n)[AXES], *extents = &place_attrs(n)[EXTENTS];
     for (int i = 0; i < axes->i; i++) {
-        int64_t offset = tensor_int(&c->in[FIRST_OFFSET + i], 0);
-        int64_t most = extents->ints[i] - c->in[0].dim[axes->ints[i]];
+        int64_t offset = *(const int64_t *)in[FIRST_OFFSET + i];
+        int64_t most = extents->ints[i] - n->in[0]->type.dim[axes->ints[i]];
         if (offset < 0 || offset > most)
             return run_fail(c, "offset %lld of axis %lld: expected 0 to %lld", (long long)offset,
                             (long long)axes->ints[i], (long long)most);
     }
     return 0;
+}
+
+static int check_offsets(Call *c)
+{
+    const void *in[FIRST_OFFSET + TN_RANK];
+    for (int i = FIRST_OFFSET; i < c->nin; i++)
+        in[i] = c->in[i].data;
+    return check_operands(c, c->node, in);
 }
 
 /* The source of a call's positions and words. */
@@ -402,11 +410,13 @@ static bool accepts(const Call *c)
     return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
 }
 
+/* A body of one element could make an offset itself, which could not be checked before it runs. */
 static bool lane(const Call *c, LaneFn *l)
 {
     l->placed = placed;
+    l->check = c->nin > FIRST_OFFSET ? check_operands : NULL;
     l->arg.node = c->node;
-    return accepts(c);
+    return accepts(c) && !(l->check && type_nelem(&c->node->in[0]->type) == 1);
 }
 
 static int run_parts(Call *c, void (*fn)(void *arg, int64_t lo, int64_t hi))

@@ -12,9 +12,9 @@ const AttrField flash_attrs[] = {{.name = "causal", .kind = ATTR_BOOL, .i = 1},
 /* ---- sizes ---- */
 
 /* The dtype in which scores are scaled. */
-static DType scale_dtype(const Type *q)
+static DType scale_dtype(DType q)
 {
-    return q->dtype == F64 ? F64 : F32;
+    return q == F64 ? F64 : F32;
 }
 
 static void check_heads(const Graph *g, const Node *n, const Type *q, const Type *k, int at)
@@ -23,6 +23,9 @@ static void check_heads(const Graph *g, const Node *n, const Type *q, const Type
         fail_node(g, n, "operand %d: expected batch %lld and head size %lld as in %s, found %s", at,
                   (long long)q->dim[0], (long long)q->dim[3], type_text(g->a, q),
                   type_text(g->a, k));
+    if (q->dim[2] < 1)
+        fail_node(g, n, "operand %d: expected a head at least, found %s", at - 1,
+                  type_text(g->a, q));
     if (k->dim[2] < 1 || q->dim[2] % k->dim[2])
         fail_node(g, n, "operand %d: expected a number of heads that divides %lld, found %s", at,
                   (long long)q->dim[2], type_text(g->a, k));
@@ -47,7 +50,7 @@ Flash flash_check(const Graph *g, const Node *n, int first)
     Flash f = flash_of(n, first);
     if (!isfinite(f.scale))
         fail_node(g, n, "scale: expected a number that %s has, found %g",
-                  dtype_name(scale_dtype(q)), n->attr[FLASH_SCALE].f);
+                  dtype_name(scale_dtype(q->dtype)), n->attr[FLASH_SCALE].f);
     return f;
 }
 
@@ -56,7 +59,7 @@ Flash flash_of(const Node *n, int first)
     const int64_t *q = n->in[first]->type.dim, *k = n->in[first + 1]->type.dim;
     const Attr *given = &n->attr[FLASH_SCALE];
     double scale = given->absent ? 1 / sqrt((double)q[3]) : given->f;
-    if (!given->absent && scale_dtype(&n->in[first]->type) == F32)
+    if (!given->absent && scale_dtype(n->in[first]->type.dtype) == F32)
         scale = (double)(float)scale;
     return (Flash){.batch = q[0],
                    .queries = q[1],
@@ -135,6 +138,41 @@ void flash_mask_strides(const Tensor *mask, int64_t stride[4])
 {
     for (int d = 0; d < 4; d++)
         stride[d] = mask->dim[d] == 1 ? 0 : mask->stride[d];
+}
+
+/* ---- levels ---- */
+
+double flash_least_level(DType d)
+{
+    return ldexp(1, d == F64 ? FLASH_LEAST_F64 : FLASH_LEAST);
+}
+
+double flash_level(double score, DType d)
+{
+    double x = score * -FLASH_SHARE;
+    int exponent;
+    if (!(x >= flash_least_level(d)) || isinf(x))
+        return score;
+    frexp(x, &exponent); /* x is at least half of 2^exponent */
+    return -ldexp(1, MIN(exponent - 1, FLASH_MOST) + 2);
+}
+
+double flash_masked_lse(double top, double log_sum, DType d)
+{
+    bool level = top <= -4 * flash_least_level(d);
+    return level ? top - top * (log_sum / 128) : top + log_sum;
+}
+
+double flash_take_level(double *lse, DType d)
+{
+    int exponent;
+    if (!(*lse < -2 * flash_least_level(d)) || isinf(*lse))
+        return 0;
+    double share = frexp(-*lse, &exponent); /* in [1/2, 1) */
+    exponent -= share == 0.5;
+    double level = -ldexp(1, exponent);
+    *lse = (1 - *lse / level) * 128;
+    return level;
 }
 
 /* ---- documents ---- */
@@ -255,7 +293,8 @@ double flash_score(const Flash *f, const Tensor *q, const Tensor *k, const Tenso
     if (!mask)
         return f->scale * dot;
     flash_mask_strides(mask, s);
-    return f->scale * dot + tensor_get(mask, b * s[0] + h * s[1] + t * s[2] + j * s[3]);
+    double at = tensor_get(mask, b * s[0] + h * s[1] + t * s[2] + j * s[3]);
+    return flash_level(f->scale * dot + at, scale_dtype(q->dtype));
 }
 
 void flash_add_row(double *sum, double w, const Tensor *x, int64_t at, int64_t n)

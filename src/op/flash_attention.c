@@ -13,7 +13,9 @@
  *
  * Else operand 3 may be a mask of floats that are added to the scaled scores, as ATen's attn_mask:
  * [B, H, T, S], any size 1 in place of the whole. A query that sees nothing (-inf all along) gives
- * zeros, as in ATen, and a log-sum-exp of +inf, so that its weights exp(s - lse) are 0. The mask's
+ * zeros, as in ATen, and a log-sum-exp of +inf, so that its weights exp(s - lse) are 0. One that
+ * sees only keys that finite numbers mask (-1e9) gives their mean, as in ATen in f32; scores that
+ * low count by levels (flash.h). The mask's
  * gradient is formed by products of whole matrices, for as many key heads as heads.
  *
  * ref: two passes in double, maximum and sum, then values. */
@@ -58,6 +60,22 @@ static Value *scores_of(Build *b, Value *x, Value *y, const Flash *f, DType d)
     return emit_cast(b, emit1(b, "view", IN(s), ATTRS(A_INTS("size", 4, size))), d);
 }
 
+/* exp(s - lse) over the last axis; where lse has a level, which s has not, a row's softmax. */
+static Value *weights_of(Build *b, Value *s, Value *lse)
+{
+    DType d = s->type.dtype;
+    AttrArg last[] = {A_INTS("dim", 1, ((int64_t[]){3})), A_BOOL("keepdim", true)};
+    lse = emit1(b, "unsqueeze", IN(lse), ATTRS(A_INT("dim", 3)));
+    Value *least = emit_full(b, -2 * flash_least_level(d), d);
+    Value *level = emit1(b, "lt", IN(lse, least), NOATTRS);
+    Value *top = emit1(b, "amax", IN(s), ATTRS(last[0], last[1]));
+    top = emit1(b, "where", IN(level, top, lse), NOATTRS);
+    Value *p = emit1(b, "exp", IN(emit1(b, "sub", IN(s, top), NOATTRS)), NOATTRS);
+    Value *sum = emit1(b, "sum", IN(p), ATTRS(last[0], last[1]));
+    sum = emit1(b, "where", IN(level, sum, emit_full(b, 1, d)), NOATTRS);
+    return emit1(b, "div", IN(p, sum), NOATTRS);
+}
+
 /* p (do v^T - rowsum(do o)) with p = exp(scale q k^T + mask - lse), summed to the mask's shape. */
 static Value *mask_diff(Grad *grad)
 {
@@ -73,8 +91,7 @@ static Value *mask_diff(Grad *grad)
     Value *s = emit1(
         b, "mul", IN(scores_of(b, n->in[0], n->in[1], &f, d), emit_full(b, f.scale, d)), NOATTRS);
     s = emit1(b, "add", IN(s, emit_cast(b, mask, d)), NOATTRS);
-    s = emit1(b, "sub", IN(s, emit1(b, "unsqueeze", IN(lse), ATTRS(A_INT("dim", 3)))), NOATTRS);
-    Value *p = emit1(b, "exp", IN(s), NOATTRS), *dp = scores_of(b, dy, n->in[2], &f, d);
+    Value *p = weights_of(b, s, lse), *dp = scores_of(b, dy, n->in[2], &f, d);
     Value *delta = emit1(b, "mul", IN(emit_cast(b, dy, d), emit_cast(b, n->out[0], d)), NOATTRS);
     delta = emit1(b, "sum", IN(delta),
                   ATTRS(A_INTS("dim", 1, ((int64_t[]){3})), A_BOOL("keepdim", true)));
@@ -155,8 +172,8 @@ static void ref_row(const FlashRef *r, int64_t b, int64_t t, int64_t h)
     double sum = exp(first - top);
     for (int64_t j = begin + 1; j < seen; j++)
         sum += exp(score(r, b, t, h, j) - top);
-    double lse = sum == 0 ? INFINITY : top + log(sum);
-    tensor_set(r->lse, tensor_index(r->lse, (int64_t[]){b, h, t}), lse);
+    double lse = r->mask ? flash_masked_lse(top, log(sum), r->lse->dtype) : top + log(sum);
+    tensor_set(r->lse, tensor_index(r->lse, (int64_t[]){b, h, t}), sum == 0 ? INFINITY : lse);
     for (int64_t d = 0; d < r->f.size; d += FLASH_PART) {
         int64_t width = MIN(FLASH_PART, r->f.size - d);
         double o[FLASH_PART] = {0};

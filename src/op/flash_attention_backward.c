@@ -71,7 +71,9 @@ static void pair(const FlashGradRef *r, int64_t b, int64_t t, int64_t h, int64_t
     double s = flash_score(&r->f, &x[Q], &x[K], r->mask, b, t, h, j);
     double dp = flash_dot(&x[DO], grad, &x[V], flash_at(&x[V], b, j, h / r->f.group), size);
     double delta = flash_dot(&x[DO], grad, &x[O], flash_at(&x[O], b, t, h), size);
-    *p = exp(s - tensor_get(lse, tensor_index(lse, (int64_t[]){b, h, t})));
+    double row = tensor_get(lse, tensor_index(lse, (int64_t[]){b, h, t}));
+    double level = r->mask ? flash_take_level(&row, lse->dtype) : 0;
+    *p = exp(s - level - row);
     *ds = *p * (dp - delta) * r->f.scale;
 }
 

@@ -250,6 +250,28 @@ static unsigned overwrites(const Node *n, int k)
     return mask;
 }
 
+/* Accepts only contiguous tensors where an op along rows reads one as a whole, the body shows it by
+ * a view, or it is made after the last row. */
+bool fused_accepts(const Call *c)
+{
+    FusedShape own;
+    const Region *r = c->node->region;
+    for (int k = 0; k < r->nout; k++)
+        if (!tensor_contiguous(&c->out[k]) &&
+            fused_made_last(r->body[MAIN]->out[r->out[k].at[MAIN]].v))
+            return false;
+    for (const Node *n = c->node->region->body[MAIN]->first; n; n = n->next) {
+        const RowKernel *rows = node_rows(n, &own);
+        for (int i = 0; i < n->nin && !n->op->view; i++) {
+            const Value *x = fused_base(n->in[i]);
+            bool whole = x != n->in[i] || (rows && rows->in[i] == ROW_ALL);
+            if (whole && !x->def && !tensor_contiguous(&c->in[x->index]))
+                return false;
+        }
+    }
+    return true;
+}
+
 const OpRules op_fused = {
     .math = "results = body(operands), tile by tile",
     .example = "tenon 1\n"

@@ -11,6 +11,8 @@ const Value *fused_base(const Value *v);
 /* One element, no operands. */
 bool fused_constant(const Node *n);
 
+/* Whether the processor's kernel takes tensors that lie as c's do. */
+bool fused_accepts(const Call *c);
 extern const Kernel fused_kernels[];
 
 #endif

@@ -289,12 +289,24 @@ static uint64_t apart(const Call *c)
     return mask;
 }
 
-/* Runs what ops along rows do before the first row, or after the last. */
+/* What a lane checks before the first element, by operands that are there. */
+static int check_lane(Call *c, const TileStep *s)
+{
+    const TileRun x = {.c = c, .p = c->state};
+    const void *in[LANE_OPERANDS] = {0};
+    for (int i = 0; i < s->nin; i++)
+        in[i] = s->in[i].at >= AT_WHOLE ? address(&x, &s->in[i]) : NULL;
+    return s->lane.check(c, s->lane.arg.node, in);
+}
+
+/* Runs what ops along rows and lanes do before the first row, or after the last. */
 static int run_borders(Call *c, bool start)
 {
     const Tiling *p = c->state;
     for (int i = 0; i < p->nstep; i++) {
         TileStep *s = &p->step[i];
+        if (start && !s->rows && s->lane.check && check_lane(c, s))
+            return -1;
         int (*border)(Call *) = s->rows ? start ? s->rows->start : s->rows->finish : NULL;
         if (border && border(&s->call))
             return run_fail(c, "%s", s->call.message);
@@ -318,31 +330,9 @@ static int run(Call *c)
     return run_borders(c, false);
 }
 
-/* Accepts only contiguous tensors where an op along rows reads one as a whole, the body shows it by
- * a view, or it is made after the last row. */
-static bool accepts(const Call *c)
-{
-    FusedShape own;
-    const Region *r = c->node->region;
-    for (int k = 0; k < r->nout; k++)
-        if (!tensor_contiguous(&c->out[k]) &&
-            fused_made_last(r->body[MAIN]->out[r->out[k].at[MAIN]].v))
-            return false;
-    for (const Node *n = c->node->region->body[MAIN]->first; n; n = n->next) {
-        const RowKernel *rows = node_rows(n, &own);
-        for (int i = 0; i < n->nin && !n->op->view; i++) {
-            const Value *x = fused_base(n->in[i]);
-            bool whole = x != n->in[i] || (rows && rows->in[i] == ROW_ALL);
-            if (whole && !x->def && !tensor_contiguous(&c->in[x->index]))
-                return false;
-        }
-    }
-    return true;
-}
-
 const Kernel fused_kernels[] = {
     {.name = "tiles",
-     .accepts = accepts,
+     .accepts = fused_accepts,
      .workspace = workspace,
      .prepare = prepare,
      .run = run,

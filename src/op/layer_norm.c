@@ -49,6 +49,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
     Type w = norm_weight_type(n, 1, x, lead);
     need_type(g, n, 1, &w);
     need_type(g, n, 2, &w);
+    need_positive(g, n, "eps", n->attr[EPS].f);
     out[0] = *x;
     out[1] = out[2] = norm_stat_type(x, lead);
     return 3;

@@ -307,6 +307,9 @@ typedef void PlacedFn(int64_t n, void *y, const void *const *in, const void *arg
 typedef struct LaneFn {
     RowFn *row; /* or */
     PlacedFn *placed;
+    /* Checks operands of one element, `in`, before the first element; NULL: nothing to check.
+     * Returns 0, or c's failed run. */
+    int (*check)(Call *c, const Node *n, const void *const *in);
     union {
         double f64[2];
         int64_t i64[2];
@@ -490,6 +493,8 @@ bool widens(DType from, DType to);
 DType need_out_dtype(const Graph *g, const Node *n, const char *name, DType from);
 /* That attribute `name` is a number that d has: for integers a whole one in their range, which for
  * u8 has negative ones too, modulo 256, as in PyTorch. */
+/* An attribute that is at least 0, and neither NaN nor infinite. */
+void need_positive(const Graph *g, const Node *n, const char *name, double x);
 void need_number(const Graph *g, const Node *n, const char *name, double x, DType d);
 /* A dim attribute in [-rank, rank) as a non-negative axis; fails otherwise. */
 int need_axis(const Graph *g, const Node *n, int64_t dim, int rank);

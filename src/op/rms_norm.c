@@ -19,6 +19,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_rank(g, n, 0, 1, TN_RANK);
     Type w = norm_weight_type(n, 1, x, x->rank - 1);
     need_type(g, n, 1, &w);
+    need_positive(g, n, "eps", n->attr[EPS].f);
     out[0] = *x;
     out[1] = norm_stat_type(x, x->rank - 1);
     return 2;
@@ -96,7 +97,7 @@ static int ref(Call *c)
     const Tensor *x = &c->in[0];
     int64_t n = c->in[1].dim[0], rows = tensor_nelem(&c->out[1]);
     for (int64_t r = 0; r < rows; r++) {
-        double square = 0;
+        double square = n ? 0 : NAN;
         for (int64_t j = 0; j < n; j++)
             square += pow(get_at(x, r * n + j), 2) / (double)n;
         double rstd = 1 / sqrt(square + c->node->attr[EPS].f);

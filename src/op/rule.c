@@ -81,6 +81,12 @@ void need_number(const Graph *g, const Node *n, const char *name, double x, DTyp
         fail_node(g, n, "%s: expected an integer that %s has, found %.17g", name, dtype_name(d), x);
 }
 
+void need_positive(const Graph *g, const Node *n, const char *name, double x)
+{
+    if (!(x >= 0 && x < INFINITY))
+        fail_node(g, n, "%s: expected a finite number, at least 0, found %g", name, x);
+}
+
 int need_axis(const Graph *g, const Node *n, int64_t dim, int rank)
 {
     if (rank == 0)

@@ -46,6 +46,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
         need_type(g, n, M, &t);
     if (!(momentum >= 0 && momentum < 1))
         fail_node(g, n, "momentum: expected at least 0 and less than 1, found %g", momentum);
+    need_positive(g, n, "weight_decay", n->attr[DECAY].f);
     if (momentum > 0 && !has_m)
         fail_node(g, n, "momentum %g: expected operand %d with the momentum so far", momentum, M);
     if (n->nin - rounding_operands(n, ROUNDING) != (has_m ? M + 1 : M))

@@ -445,9 +445,9 @@ INLINE bool is_better(float own, float best, bool greatest)
     return !worse & (best == best);
 }
 
+enum { TAKEN = 16 }; /* elements of each line at a time */
 INLINE void abreast(const LineSearch *s, DType t, bool greatest, const int64_t *from, int64_t *y)
 {
-    enum { TAKEN = 16 }; /* elements of each line at a time */
     const char *x = s->c->in[0].data;
     const int64_t stride = s->line.rank ? s->line.stride[0] : 1;
     float own[TAKEN][ABREAST], best[ABREAST];
@@ -529,7 +529,7 @@ static int arg_run(Call *c)
 {
     LineSearch s = search_of(c);
     void (*fn)(void *arg, int64_t lo, int64_t hi) = search_rows;
-    if (s.line.rank <= 1 && s.n <= INT32_MAX)
+    if (s.line.rank <= 1 && s.n <= INT32_MAX - TAKEN)
         switch (c->in[0].dtype) {
         case F32: fn = s.greatest ? search_F32_greatest : search_F32_least; break;
         case BF16: fn = s.greatest ? search_BF16_greatest : search_BF16_least; break;

@@ -28,6 +28,8 @@ static int infer(const Graph *g, const Node *n, Type *out)
 {
     need_float(g, n, 0);
     reduce_infer(g, n, out);
+    if (!isfinite(n->attr[CORRECTION].f))
+        fail_node(g, n, "correction: expected a finite number, found %g", n->attr[CORRECTION].f);
     out[1] = out[0];
     return 2;
 }

@@ -234,6 +234,46 @@ static void try_body(Trial *t, const Graph *g, const Node *n, bool lie_anyhow)
     }
 }
 
+/* A dropout of a part that does not lie in the whole is noted, by the call's own step. */
+static void try_offset(Trial *t)
+{
+    static const char text[] =
+        "tenon 1\n"
+        "graph g(%x: f32[8] batch, %s: i64[] batch, %t: i64[] batch, %o: i64[] batch) {\n"
+        "  %e: f32[8] = fused(%x: f32[8] = %x, %s: i64[] = %s, %t: i64[] = %t, %o: i64[] = %o)  "
+        "forward {\n"
+        "    %n: f32[8] = neg(%x)  forward\n"
+        "    %d: f32[8] = dropout(%n, %s, %t, %o, p=0.5, axes=[0], extents=[12])  forward "
+        "stream=1\n"
+        "    %e: f32[8] = neg(%d)  forward\n"
+        "    yield %e\n"
+        "  }\n"
+        "  return %e\n"
+        "}\n";
+    static const int64_t offset[] = {0, 4, 5, -1};
+    const Node *n = graph_parse(t->a, text, "offset")->first;
+    const Kernel *k = op_kernels(n->op, KERNELS_CUDA);
+    Call c = {.node = n, .nin = n->nin, .nout = n->nout, .step = 3};
+    c.in = NEWN(t->a, Tensor, n->nin);
+    c.out = NEWN(t->a, Tensor, n->nout);
+    for (int i = 0; i < n->nin; i++) {
+        c.in[i] = lay(t, &n->in[i]->type, 0);
+        fill(&t->rng, &c.in[i]);
+    }
+    c.out[0] = lay(t, &n->out[0]->type, 0);
+    if (t->print)
+        collect(t, &c);
+    for (int i = 0; i < LEN(offset) && !t->print; i++) {
+        memcpy(c.in[3].data, &offset[i], sizeof offset[i]);
+        kernel_prepare(k, &c, t->a);
+        c.fault = NEWN(t->a, Fault, 1);
+        EXPECT(!k->run(&c));
+        EXPECT(c.fault->noted == (offset[i] < 0 || offset[i] > 4));
+        EXPECT(!c.fault->noted || (c.fault->step == 3 && c.fault->value[0] == offset[i] &&
+                                   c.fault->value[1] == 0 && c.fault->value[3] == 4));
+    }
+}
+
 static void try_bodies(Trial *t, const Graph *g, int tries)
 {
     for (const Node *n = g->first; n; n = n->next) {
@@ -444,6 +484,7 @@ static void all(void *arg)
     for (int i = 0; i < LEN(folders); i++)
         for (int narrow = 0; narrow < 2; narrow++)
             try_model(t, folders[i], narrow ? "bf16" : "f32", narrow ? 0 : 0.1);
+    try_offset(t);
     for (int i = 0; i < CHAINS; i++) {
         t->rng = (Rng){.seed = (uint64_t)i + 1};
         try_chain(t, i);

@@ -28,6 +28,24 @@ same() {
     ok "grad $model $*: other gradients with --fuse on" cmp -s "$dir/on.safetensors" "$dir/off.safetensors"
 }
 
+# A dropout of a part that does not lie in the whole tensor is refused, fused too.
+cat >"$dir/drop.tn" <<'END'
+tenon 1
+graph g(%x: f32[8] batch, %s: i64[] batch, %t: i64[] batch, %o: i64[] batch) {
+  %n = neg(%x)
+  %d = dropout(%n, %s, %t, %o, p=0.5, axes=[0], extents=[8])  stream=1
+  %e = neg(%d)
+  return %e
+}
+END
+tensors "$dir/drop.safetensors" '{"x":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},"s":{"dtype":"I64","shape":[],"data_offsets":[32,40]},"t":{"dtype":"I64","shape":[],"data_offsets":[40,48]},"o":{"dtype":"I64","shape":[],"data_offsets":[48,56]}}' \
+    "$(printf '%32s' '' | sed 's/ /\\0/g')\\1\\0\\0\\0\\0\\0\\0\\0\\1\\0\\0\\0\\0\\0\\0\\0\\5\\0\\0\\0\\0\\0\\0\\0"
+gives 0 'fused(' opt "$dir/drop.tn" --passes=fuse -o -
+"$tenon" opt "$dir/drop.tn" --passes=fuse -o "$dir/drop.fused.tn"
+for graph in drop drop.fused; do
+    gives 1 'offset 5 of axis 0: expected 0 to 0' run "$dir/$graph.tn" --inputs "$dir/drop.safetensors" --outputs "$dir/out"
+done
+
 # logits MODEL FUSE OPTIONS...: in FUSE.safetensors, the loss in FUSE.loss
 logits() {
     from=$1 fuse=$2

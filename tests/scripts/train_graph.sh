@@ -122,6 +122,55 @@ lm next end=7  # of the next tokens
     sed 's/reduction=2/reduction=1/' "$dir/sum.tn" >"$dir/mean.tn"
     gives 0 '' train "$dir/mean.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/mean"
 
+    # dropout of an imported graph: each step draws anew, elsewhere the step is 1; a run that goes on draws the same
+    cat >"$dir/drop.txt" <<'END'
+def forward(self, ids, labels, e, w):
+    h = torch.ops.aten.embedding.default(e, ids)
+    d = torch.ops.aten.native_dropout.default(h, 0.5, True)
+    k = operator.getitem(d, 0)
+    v = torch.ops.aten.view.default(k, [16, 16])
+    x = torch.ops.aten.mm.default(v, w)
+    p = torch.ops.aten._log_softmax.default(x, 1, False)
+    t = torch.ops.aten.view.default(labels, [16])
+    n = torch.ops.aten.nll_loss_forward.default(p, t, None, 1, -100)
+    loss = operator.getitem(n, 0)
+    return (loss,)
+END
+    gives 0 '' import fx "$dir/drop.txt" --shapes 'ids=i64[2,8], labels=i64[2,8], e=f32[97,16], w=f32[16,97]' --loss loss \
+        --params e,w -o "$dir/drop.tn"
+    ok "dropout: the step is an input" grep -q 'i64\[\] step' "$dir/drop.tn"
+    python3 - "$dir" <<'END'
+import json, struct, sys
+
+# The tensors of lm.safetensors and batch.safetensors under the names of the graph.
+out, head, data = sys.argv[1], {}, b""
+for name, names in (("lm", {"wte": "e", "w": "w"}), ("batch", {"input_ids": "ids", "labels": "labels"})):
+    raw = open(f"{out}/{name}.safetensors", "rb").read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    for key, x in json.loads(raw[8 : 8 + n]).items():
+        begin, end = x["data_offsets"]
+        head[names[key]] = {**x, "data_offsets": [len(data), len(data) + end - begin]}
+        data += raw[8 + n + begin : 8 + n + end]
+for name, step in (("drop", None), ("drop1", 1), ("drop2", 2)):
+    more, tail = dict(head), data
+    if step:
+        more["step"] = {"dtype": "I64", "shape": [], "data_offsets": [len(data), len(data) + 8]}
+        tail += struct.pack("<q", step)
+    text = json.dumps(more).encode()
+    open(f"{out}/{name}.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + tail)
+END
+    for name in drop drop1 drop2; do
+        gives 0 '' run "$dir/drop.tn" --inputs "$dir/$name.safetensors" --seed 3 --outputs "$dir/$name.out"
+    done
+    ok "dropout: the step is 1 where it is not set" cmp "$dir/drop.out" "$dir/drop1.out"
+    ok "dropout: another step draws others" [ "$(cmp "$dir/drop1.out" "$dir/drop2.out" >/dev/null; echo $?)" = 1 ]
+    for optimizer in sgd adamw; do
+        "$tenon" train "$dir/drop.tn" --labels shifted --inputs "$dir/drop.safetensors" --batch "$dir/batch.safetensors" --steps 3 \
+            --lr 0 --weight-decay 0 --optimizer $optimizer --out "$dir/drop.$optimizer" >"$dir/drop.txt" 2>"$dir/err"
+        ok "dropout, $optimizer: trained"
+        ok "dropout, $optimizer: each step draws anew" [ "$(awk '/^step/ { print $4 }' "$dir/drop.txt" | sort -u | wc -l)" = 3 ]
+    done
+
     # with everything else: recomputed, in slices, microbatches
     own="$dir/own.tn --inputs $dir/lm.safetensors $more --steps 5"
     gives 0 '' train $own --out "$dir/plain"
