@@ -382,7 +382,7 @@ awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c", 1 + i * 37 % 90 }' >"$dir/b
 set -- tests/ref/gpt2-tiny --batch-size 8 --seq-len 16 --threads 1
 memory=$("$tenon" plan "$@" --recompute selective --json |
     awk -F '[:,]' '/^ "peak_bytes"/ || /^ "library_reserve_bytes"/ { need += $2 } END { print need }')
-gives 0 'recompute: auto computes again what ' train "$@" --data "$dir/bytes" --token-type byte --val-fraction 0 \
+gives 0 'recompute: auto computes ' train "$@" --data "$dir/bytes" --token-type byte --val-fraction 0 \
     --memory "$memory" --steps 1 --out "$dir/words"
 words=$(cat "$dir/err" "$dir/out" | sed -n 's/^ *\(recompute: auto [^:]*\): .*/\1/p')
 gives 0 "$words: as was decided before" train --resume --steps 2 --out "$dir/words"
