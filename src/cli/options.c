@@ -137,8 +137,8 @@ static int unknown(const Command *c, const Option *table, const char *arg)
     const Option *other = option_elsewhere(word);
     bool spelled = near && option_spelled(word, near);
     if (*arg == '-' && !access(arg, F_OK))
-        return report(TN_CODE_USAGE, "%s: unknown option \"%s\"; the file of that name is ./%s", c->name,
-                      arg, arg);
+        return report(TN_CODE_USAGE, "%s: unknown option \"%s\"; the file of that name is ./%s",
+                      c->name, arg, arg);
     if (here && !spelled)
         return unknown_here(c, table, word, here);
     if (other && !spelled)
@@ -294,8 +294,9 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
     if (is_path(o) && !*value)
         return bad_value(c, o, "a path", value);
     if (o->kind == OPT_DIR && !strcmp(value, "-"))
-        return report(TN_CODE_USAGE, "%s: --%s: expected a folder, found \"-\"; ./- is one of that name",
-                      c->name, o->name);
+        return report(TN_CODE_USAGE,
+                      "%s: --%s: expected a folder, found \"-\"; ./- is one of that name", c->name,
+                      o->name);
     switch (o->kind) {
     case OPT_INT:
     case OPT_COUNT:
@@ -493,7 +494,7 @@ int options_config(const Command *c, Option *table, const char *path, json_t **k
     bool given[MOST_OPTIONS];
     json_error_t e = {0};
     json_t *all = !strcmp(path, "-") ? json_loadf(stdin, JSON_REJECT_DUPLICATES, &e)
-                                   : json_load_file(path, JSON_REJECT_DUPLICATES, &e);
+                                     : json_load_file(path, JSON_REJECT_DUPLICATES, &e);
     json_t *value, *item;
     const char *key;
     size_t at;

@@ -157,8 +157,9 @@ static int check_output(const Command *c, const Option *table, const Texts *args
             return report(TN_CODE_USAGE, "%s: --%s: %s is an input (--%s)", c->name, out->name,
                           path, o->name);
     if (there && is_no_trace(out, path))
-        return report(TN_CODE_USAGE, "%s: --%s: %s is there already and no trace: it is not replaced",
-                      c->name, out->name, path);
+        return report(TN_CODE_USAGE,
+                      "%s: --%s: %s is there already and no trace: it is not replaced", c->name,
+                      out->name, path);
     for (const Option *o = table; !there && o->kind; o++)
         if (would_be_input(o, path))
             return report(TN_CODE_USAGE, "%s: --%s: %s would be one of the files of --%s", c->name,

@@ -364,8 +364,8 @@ int resume_not_inside(const char *out)
     if (!folder_is_checkpoint(out))
         return -1;
     folder_parent(out, run);
-    return report(TN_CODE_USAGE, "train: --resume: %s is a checkpoint of the run in %s: --out %s", out,
-                  run, run);
+    return report(TN_CODE_USAGE, "train: --resume: %s is a checkpoint of the run in %s: --out %s",
+                  out, run, run);
 }
 
 /* ---- what else state.json says ---- */

@@ -52,8 +52,8 @@ static void tell(const Evaluation *e, int64_t done, EvaluationPass *p)
     char after[40] = "", text[120];
     if (done)
         snprintf(after, sizeof after, ", %.0f s left", left * (double)(e->planned - done));
-    snprintf(text, sizeof text, "evaluating: %" PRId64 " of %" PRId64 " windows%s", done, e->planned,
-             after);
+    snprintf(text, sizeof text, "evaluating: %" PRId64 " of %" PRId64 " windows%s", done,
+             e->planned, after);
     if (e->progress)
         line_show(e->log, "%s", text);
     else

@@ -1,6 +1,6 @@
-/* The line of progress on a terminal, which is rewritten in its place. It is cut to the columns there
- * are: of a line that the terminal wraps only the last row would be rewritten, and the rows above it
- * would stay. */
+/* The line of progress on a terminal, which is rewritten in its place. It is cut to the columns
+ * there are: of a line that the terminal wraps only the last row would be rewritten, and the rows
+ * above it would stay. */
 #include "train.h"
 
 #include <stdarg.h>

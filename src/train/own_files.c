@@ -1,13 +1,13 @@
-/* Whether data would have a file that the run makes: it would be read as data where the run goes on, and
- * the data be others than those that it began with. */
+/* Whether data would have a file that the run makes: it would be read as data where the run goes
+ * on, and the data be others than those that it began with. */
 #include "train.h"
 
 #include <fnmatch.h>
 #include <string.h>
 #include <sys/stat.h>
 
-/* Whether a folder of which all files are read, or a pattern, has a file of that path, which need not be
- * there. */
+/* Whether a folder of which all files are read, or a pattern, has a file of that path, which need
+ * not be there. */
 static bool reads(const char *data, const char *path)
 {
     char parent[CHECKPOINT_PATH];
@@ -25,10 +25,11 @@ static int check(tn_context *ctx, const TrainOptions *t, const char *path)
         bool val = i >= t->ndata;
         const char *data = val ? t->val_data[i - t->ndata] : t->data[i];
         if (reads(data, path))
-            return tn_context_fail(ctx, TN_CODE_USAGE,
-                                   "train: --out %s: the run makes %s, which would be one of the files of "
-                                   "--%sdata %s: expected another folder",
-                                   t->out, path, val ? "val-" : "", data);
+            return tn_context_fail(
+                ctx, TN_CODE_USAGE,
+                "train: --out %s: the run makes %s, which would be one of the files of "
+                "--%sdata %s: expected another folder",
+                t->out, path, val ? "val-" : "", data);
     }
     return 0;
 }

@@ -127,7 +127,8 @@ double show_epochs_done(const Trainer *r, int64_t step)
 }
 
 /* The line of progress on a terminal, else a line. */
-__attribute__((format(printf, 2, 3))) static void put_line(const Trainer *r, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void put_line(const Trainer *r, const char *format,
+                                                           ...)
 {
     char text[512];
     va_list args;
@@ -155,17 +156,17 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
     if (r->rate.flops > 0 && !r->rate.stale)
         snprintf(peak, sizeof peak, "  %.0f %% of product peak",
                  100 * peak_part(&r->rate, r->plans.flops, smooth_sec));
-    put_line(r, "step %" PRId64 "%s  epoch %.2f  loss %.4f  %.0f tokens/s%s  %.0f s left", step, all,
-             show_epochs_done(r, step), s->loss, (double)(t->batch * t->seq) / smooth_sec, peak,
-             left_sec(r, step, smooth_sec));
+    put_line(r, "step %" PRId64 "%s  epoch %.2f  loss %.4f  %.0f tokens/s%s  %.0f s left", step,
+             all, show_epochs_done(r, step), s->loss, (double)(t->batch * t->seq) / smooth_sec,
+             peak, left_sec(r, step, smooth_sec));
 }
 
 void show_estimate(const Trainer *r, int64_t step)
 {
     double left = left_sec(r, step - 1, r->plans.est_sec);
     if (r->feed.data)
-        put_line(r, "step %" PRId64 "  estimated %.3g s a step, %.0f s left", step, r->plans.est_sec,
-                 left);
+        put_line(r, "step %" PRId64 "  estimated %.3g s a step, %.0f s left", step,
+                 r->plans.est_sec, left);
 }
 
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)

@@ -90,8 +90,8 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t);
 
 /* ---- line.c ---- */
 
-/* Rewrites the line of progress on the terminal that standard error is, without a line feed; f writes
- * there. */
+/* Rewrites the line of progress on the terminal that standard error is, without a line feed; f
+ * writes there. */
 void line_show(FILE *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void line_clear(FILE *f);
 
@@ -278,7 +278,8 @@ int base_compare(tn_context *ctx, const tn_model *m, char *text, size_t size);
 
 /* ---- own_files.c ---- */
 
-/* Fails where --data or --val-data would have the file of tokens that a run makes, or its record. */
+/* Fails where --data or --val-data would have the file of tokens that a run makes, or its record.
+ */
 int own_files_check(tn_context *ctx, const TrainOptions *t, const char *tokens);
 
 /* ---- run_folder.c ---- */
