@@ -114,9 +114,12 @@ static void put_found(const FitAdvice *f, const tn_setting *x, bool fewer, const
 {
     const char *unit = f->o->memory_unit;
     char peak[40], all[40];
-    fprintf(stderr, "  %s; its planned peak is %s, with the library's reserve %s:\n",
+    const char *asked = f->o->recompute; /* which stands where it can, but for none */
+    bool kept = !fewer && asked && !word_among("none auto", asked) && !strcmp(x->recompute, asked);
+    fprintf(stderr, "  %s%s%s; its planned peak is %s, with the library's reserve %s:\n",
             fewer ? "only a smaller batch fits, which trains otherwise"
                   : "this fits, by estimate the fastest of all that do",
+            kept ? " with --recompute " : "", kept ? asked : "",
             tn_bytes_text(x->peak, unit, peak, sizeof peak),
             tn_bytes_text(x->nbytes, unit, all, sizeof all));
     put_command(f, x, memory);
