@@ -1764,7 +1764,7 @@ TN_API void tn_plan_free(TN_TAKE tn_plan *p);
 enum {
     TN_MOST_PARTS = 4, /* of a task */
     /* what may change where a task does not fit: */
-    TN_VARY_RECOMPUTE = 1,  /* recompute, to "auto" */
+    TN_VARY_RECOMPUTE = 1, /* recompute, to "auto"; but one that fits in microbatches stands, unless "none" */
     TN_VARY_ACCUMULATE = 2, /* how many microbatches there are; their number changes the last bits */
     TN_VARY_BATCH = 4       /* the rows of a step, where nothing else fits: that is another training */
 };

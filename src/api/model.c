@@ -56,7 +56,7 @@ static bool is_graph(const char *path)
     return n > 3 && !strcmp(path + n - 3, ".tn");
 }
 
-static void fail_unknown(Ctx *ctx, const char *path)
+static void fail_unknown(Ctx *ctx, Arena *tmp, const char *path)
 {
     if (is_graph(path))
         fail(ctx, TN_USAGE,
@@ -73,8 +73,12 @@ static void fail_unknown(Ctx *ctx, const char *path)
     check_readable(ctx, path);
     if (exists(path))
         fail(ctx, TN_FAIL, "%s: no config.json there and no latest checkpoint", path);
-    fail(ctx, TN_FAIL, "model \"%s\": no such folder and no preset of that name%s%s%s", path,
-         near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
+    Buf all = {.a = tmp};
+    for (int i = 0; i < n; i++)
+        buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    fail(ctx, TN_FAIL,
+         "model \"%s\": no such folder and no preset of that name%s%s%s\n  presets: %s", path,
+         near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "", all.text);
 }
 
 /* Notes what of the folder, or of a configuration alone, decides on what the model computes. */
@@ -158,7 +162,7 @@ static tn_model *open_model(tn_context *ctx, Arena *call, const char *path)
     } else if (preset) {
         m->config = *preset;
     } else {
-        fail_unknown(&ctx->ctx, path);
+        fail_unknown(&ctx->ctx, call, path);
     }
     m->param = model_params(a, &m->config, &m->nparam);
     return m;

@@ -192,6 +192,11 @@ int check_renamed(const Command *c, const char *option, const char *folder, cons
 struct json_t *option_value(const Option *o);
 /* Whether a value is that of an option that was not given, which no command line can say. */
 bool option_absent(const Option *o, const struct json_t *value);
+/* Fails (2) where a folder, given as that of a run, is one of its checkpoints; else -1. */
+int resume_not_inside(const char *out);
+/* Fails (2) where a text that state.json would keep is not UTF-8; else -1. That of --out is given
+ * again with --resume. */
+int options_storable(const Command *c, const Option *table);
 /* The values of all options, for state.json: a new object. */
 struct json_t *options_describe(const Option *table);
 /* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and

@@ -180,7 +180,7 @@ static void print(const Eval *x, const Evaluation *e)
     if (!x->first)
         return;
     if (e->progress)
-        fprintf(stderr, "\r\033[K");
+        line_clear(stderr);
     if (x->json)
         print_json(x, e);
     else if (e->count)

@@ -4,6 +4,8 @@
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +37,17 @@ static void put_word(FILE *f, const char *text)
 
 void command_put(FILE *f, const char *program, int argc, char **argv, const char *const *drop)
 {
+    bool ended = false; /* options are put at the end: what follows -- is a path, as ./ says */
     put_word(f, program);
     for (int i = 0; i < argc; i++) {
+        if (ended) {
+            fputs(*argv[i] == '-' && argv[i][1] ? " ./" : " ", f);
+            put_word(f, argv[i]);
+            continue;
+        }
+        ended = !strcmp(argv[i], "--");
+        if (ended)
+            continue;
         bool dropped = drop && is_dropped(argv[i], drop);
         if (dropped && !strchr(argv[i], '='))
             i++; /* and its value */
@@ -103,9 +114,12 @@ static void put_found(const FitAdvice *f, const tn_setting *x, bool fewer, const
 {
     const char *unit = f->o->memory_unit;
     char peak[40], all[40];
-    fprintf(stderr, "  %s; its planned peak is %s, with the library's reserve %s:\n",
+    const char *asked = f->o->recompute; /* which stands where it can, but for none */
+    bool kept = !fewer && asked && !word_among("none auto", asked) && !strcmp(x->recompute, asked);
+    fprintf(stderr, "  %s%s%s; its planned peak is %s, with the library's reserve %s:\n",
             fewer ? "only a smaller batch fits, which trains otherwise"
                   : "this fits, by estimate the fastest of all that do",
+            kept ? " with --recompute " : "", kept ? asked : "",
             tn_bytes_text(x->peak, unit, peak, sizeof peak),
             tn_bytes_text(x->nbytes, unit, all, sizeof all));
     put_command(f, x, memory);
@@ -131,13 +145,13 @@ static void put_least(const FitAdvice *f, const tn_setting *x, int tried)
 static void clear_line(void)
 {
     if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
+        line_clear(stderr);
 }
 
 static void tell(void *arg, int count)
 {
     (void)arg;
-    fprintf(stderr, "\r  planning what would fit: %d\033[K", count);
+    line_show(stderr, "  planning what would fit: %d", count);
 }
 
 /* A line for each plan, once the search has taken a while; arg: when it began. */

@@ -68,8 +68,11 @@ static int apply_template(tn_context *ctx, const tn_model *m, Generate *x, tn_ch
     size_t n;
     int nspan;
     if (!folder)
-        return tn_context_fail(ctx, TN_CODE_USAGE,
-                               "generate: --message: the model has no folder with a chat template");
+        return tn_context_fail(
+            ctx, TN_CODE_USAGE,
+            "generate: --message: the model has no folder with a chat template\n  --prompt "
+            "TEXT --tokens N takes a text as it is; --tokenizer FOLDER names a "
+            "folder with a template");
     json_t *record =
         json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", x->message);
     char *text = record ? json_dumps(record, JSON_COMPACT) : NULL;
@@ -77,6 +80,11 @@ static int apply_template(tn_context *ctx, const tn_model *m, Generate *x, tn_ch
     if (!text)
         return tn_context_fail(ctx, TN_CODE_USAGE, "generate: --message: expected UTF-8");
     int code = tn_chat_open(ctx, folder, chat);
+    if (code)
+        tn_context_fail(ctx, code,
+                        "%s\n  --prompt TEXT --tokens N takes a text as it is; --tokenizer "
+                        "FOLDER names a folder with a template",
+                        tn_error(ctx));
     if (!code)
         code = tn_chat_text(*chat, text, strlen(text), 1, &x->prompt, &n, &span, &nspan);
     free(text);

@@ -6,6 +6,7 @@
 
 #include "../train/train.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <poll.h>
 #include <signal.h>
@@ -128,8 +129,12 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of writing like others */
     json_set_alloc_funcs(memory_or_end, free);
     int code = run(argc, argv);
+    errno = 0;
     if ((!fflush(stdout) && !ferror(stdout)) || code)
         return code;
     on_pipe(SIGPIPE);
-    return report(TN_CODE_FAIL, "standard output: cannot write");
+    if (!errno) /* an earlier write has failed: why shows again where nothing is written */
+        (void)!write(STDOUT_FILENO, "", 0);
+    return report(TN_CODE_FAIL, "standard output: cannot write%s%s", errno ? ": " : "",
+                  errno ? strerror(errno) : "");
 }

@@ -1,6 +1,8 @@
 /* plan --mesh auto: the fastest meshes for so many ranks, as text or JSON. */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +27,7 @@ static void tell(void *arg, const char *what, int done, int all)
     Told *told = arg;
     time_t now = time(NULL);
     if (isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r  %s: %d of %d\033[K", what, done, all);
+        line_show(stderr, "  %s: %d of %d", what, done, all);
     } else if (took_long(told->began) && (now - told->last >= EACH_SEC || done == all)) {
         fprintf(stderr, "tenon: %s: %d of %d\n", what, done, all);
         told->last = now;
@@ -130,7 +132,7 @@ int meshes_find(tn_context *ctx, const MeshCommand *x, tn_meshes *found)
     o.mesh = NULL;
     int code = tn_mesh_search(ctx, &task, &o, found);
     if (isatty(STDERR_FILENO))
-        fprintf(stderr, "\r\033[K");
+        line_clear(stderr);
     return code;
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 /* Text from patterns and files may hold what a terminal obeys. */
 int report(int code, const char *format, ...)
@@ -135,6 +136,9 @@ static int unknown(const Command *c, const Option *table, const char *arg)
     const char *here = foreign_option(word), *near = tn_nearest(word + strspn(word, "-"), names, n);
     const Option *other = option_elsewhere(word);
     bool spelled = near && option_spelled(word, near);
+    if (*arg == '-' && !access(arg, F_OK))
+        return report(TN_CODE_USAGE, "%s: unknown option \"%s\"; the file of that name is ./%s",
+                      c->name, arg, arg);
     if (here && !spelled)
         return unknown_here(c, table, word, here);
     if (other && !spelled)
@@ -289,6 +293,10 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
     warn_repeated(c, o, value, second);
     if (is_path(o) && !*value)
         return bad_value(c, o, "a path", value);
+    if (o->kind == OPT_DIR && !strcmp(value, "-"))
+        return report(TN_CODE_USAGE,
+                      "%s: --%s: expected a folder, found \"-\"; ./- is one of that name", c->name,
+                      o->name);
     switch (o->kind) {
     case OPT_INT:
     case OPT_COUNT:
@@ -387,9 +395,12 @@ static const Option *given_paths(const Option *table)
 int options_parse(const Command *c, int argc, char **argv, Option *table, Texts *args, int least,
                   int most)
 {
+    bool ended = false; /* the options, by -- */
     args->count = 0;
     for (int i = 1; i < argc; i++) {
-        if (argv[i][0] == '-' && argv[i][1]) {
+        if (!ended && !strcmp(argv[i], "--")) {
+            ended = true;
+        } else if (!ended && argv[i][0] == '-' && argv[i][1]) {
             int code = parse_one(c, argc, argv, &i, table);
             if (code >= 0)
                 return code;
@@ -482,7 +493,9 @@ int options_config(const Command *c, Option *table, const char *path, json_t **k
 {
     bool given[MOST_OPTIONS];
     json_error_t e = {0};
-    json_t *all = json_load_file(path, JSON_REJECT_DUPLICATES, &e), *value, *item;
+    json_t *all = !strcmp(path, "-") ? json_loadf(stdin, JSON_REJECT_DUPLICATES, &e)
+                                     : json_load_file(path, JSON_REJECT_DUPLICATES, &e);
+    json_t *value, *item;
     const char *key;
     size_t at;
     int code = -1;

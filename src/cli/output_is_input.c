@@ -124,6 +124,20 @@ static bool would_be_input(const Option *o, const char *path)
     return false;
 }
 
+/* Whether a file is there that is none of the traces which the option writes. */
+static bool is_no_trace(const Option *o, const char *path)
+{
+    static const char begins[] = "{\"displayTimeUnit\": \"ms\", ";
+    char head[sizeof begins] = "";
+    if (!word_among("profile trace", o->name))
+        return false;
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(head, 1, sizeof begins - 1, f) : 0;
+    if (f)
+        fclose(f);
+    return n && strcmp(head, begins) != 0;
+}
+
 static int check_output(const Command *c, const Option *table, const Texts *args, const Option *out)
 {
     struct stat st;
@@ -142,6 +156,10 @@ static int check_output(const Command *c, const Option *table, const Texts *args
         if (option_has(o, &st))
             return report(TN_CODE_USAGE, "%s: --%s: %s is an input (--%s)", c->name, out->name,
                           path, o->name);
+    if (there && is_no_trace(out, path))
+        return report(TN_CODE_USAGE,
+                      "%s: --%s: %s is there already and no trace: it is not replaced", c->name,
+                      out->name, path);
     for (const Option *o = table; !there && o->kind; o++)
         if (would_be_input(o, path))
             return report(TN_CODE_USAGE, "%s: --%s: %s would be one of the files of --%s", c->name,

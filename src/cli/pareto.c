@@ -2,6 +2,8 @@
  */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +13,10 @@
 /* arg: time_t, when the curve began */
 static void tell(void *arg, int done, int all)
 {
-    if (isatty(STDERR_FILENO))
-        fprintf(stderr, done < all ? "\r  %d of %d limits\033[K" : "\r\033[K", done, all);
+    if (isatty(STDERR_FILENO) && done < all)
+        line_show(stderr, "  %d of %d limits", done, all);
+    else if (isatty(STDERR_FILENO))
+        line_clear(stderr);
     else if (took_long(*(time_t *)arg))
         fprintf(stderr, "tenon: %d of %d limits\n", done, all);
 }

@@ -43,12 +43,12 @@ static void *watch(void *arg)
         wait_until(w, &next);
         open |= w->count && !w->end;
         if (w->count && !w->end)
-            fprintf(stderr, "\rplacing %s: %d s\033[K",
-                    tn_count_text(w->count, "buffer", count, sizeof count), sec);
+            line_show(stderr, "placing %s: %d s",
+                      tn_count_text(w->count, "buffer", count, sizeof count), sec);
     }
     pthread_mutex_unlock(&w->lock);
     if (open)
-        fprintf(stderr, "\r\033[K");
+        line_clear(stderr);
     return NULL;
 }
 

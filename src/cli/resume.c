@@ -7,6 +7,8 @@
  * says, and a file that is written (metrics alone) only where train sees that it is the run's. */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -53,6 +55,38 @@ json_t *option_value(const Option *o)
     const char *text = *(const char **)o->into;
     json_t *value = text ? json_string(text) : NULL;
     return value ? value : json_null();
+}
+
+/* The first text of an option that is not UTF-8; NULL: all are. */
+static const char *not_utf8(const Option *o)
+{
+    json_t *value = option_value(o);
+    const bool list = json_is_array(value);
+    const char *bad = NULL;
+    const Texts *t = o->into;
+    if (json_is_null(value))
+        bad = *(const char **)o->into; /* or NULL, where it was not given */
+    for (int i = 0; list && i < t->count && !bad; i++) {
+        json_t *text = json_string(t->text[i]);
+        bad = text ? NULL : t->text[i];
+        json_decref(text);
+    }
+    json_decref(value);
+    return bad;
+}
+
+int options_storable(const Command *c, const Option *table)
+{
+    for (const Option *o = table; o->kind; o++) {
+        bool kept = o->resume != RESUME_NEVER && strcmp(o->name, "out") != 0;
+        const char *bad = kept ? not_utf8(o) : NULL;
+        if (bad)
+            return report(TN_CODE_USAGE,
+                          "%s: --%s: expected UTF-8, as --resume reads it of state.json; found "
+                          "\"%s\"",
+                          c->name, o->name, bad);
+    }
+    return -1;
 }
 
 json_t *options_describe(const Option *table)
@@ -322,6 +356,16 @@ int resume_adapter(const Option *table, const char *now, const json_t *stored)
         return -1;
     return report(TN_CODE_USAGE, "train: --adapter: the run began with%s %s, found %s",
                   before ? "" : "out", before ? before : "it", now);
+}
+
+int resume_not_inside(const char *out)
+{
+    char run[CHECKPOINT_PATH];
+    if (!folder_is_checkpoint(out))
+        return -1;
+    folder_parent(out, run);
+    return report(TN_CODE_USAGE, "train: --resume: %s is a checkpoint of the run in %s: --out %s",
+                  out, run, run);
 }
 
 /* ---- what else state.json says ---- */

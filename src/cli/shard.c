@@ -41,17 +41,17 @@ static void show(void *arg, double cost, double bound)
     ShardProgress *p = arg;
     if (!p->shown)
         return;
-    fprintf(stderr, "\r%.1f s: ", cpu_seconds() - p->begin);
+    char found[40] = "";
     if (isfinite(cost))
-        fprintf(stderr, "cost %.10g, ", cost);
-    fprintf(stderr, "bound %.10g\033[K", bound);
+        snprintf(found, sizeof found, "cost %.10g, ", cost);
+    line_show(stderr, "%.1f s: %sbound %.10g", cpu_seconds() - p->begin, found, bound);
     p->open = true;
 }
 
 static void show_end(const ShardProgress *p)
 {
     if (p->open)
-        fprintf(stderr, "\r\033[K");
+        line_clear(stderr);
 }
 
 /* ---- the command ---- */

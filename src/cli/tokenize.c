@@ -32,11 +32,11 @@ static void show(Progress *p, int64_t done, int64_t total)
     p->last = sec;
     p->open = true;
     if (total)
-        fprintf(stderr, "\r%5.1f %%  %.1f of %.1f MB  %.1f MB/s\033[K",
-                100 * (double)done / (double)total, (double)done * 1e-6, (double)total * 1e-6,
-                rate);
+        line_show(stderr, "%5.1f %%  %.1f of %.1f MB  %.1f MB/s",
+                  100 * (double)done / (double)total, (double)done * 1e-6, (double)total * 1e-6,
+                  rate);
     else
-        fprintf(stderr, "\r%.1f MB  %.1f MB/s\033[K", (double)done * 1e-6, rate);
+        line_show(stderr, "%.1f MB  %.1f MB/s", (double)done * 1e-6, rate);
 }
 
 static int show_progress(void *arg, int64_t done, int64_t total)
@@ -57,7 +57,7 @@ static void warn_below(void *arg, const char *message)
 {
     Progress *p = arg;
     if (p->open)
-        fprintf(stderr, "\r\033[K");
+        line_clear(stderr);
     p->open = false;
     warn(NULL, message);
 }
@@ -67,7 +67,7 @@ static int end(Progress *p, int code, const tn_context *ctx, const char *done)
 {
     interrupt_end(INTERRUPT_WAITS);
     if (p->open)
-        fprintf(stderr, "\r\033[K");
+        line_clear(stderr);
     if (p->stopped)
         return report(130, "interrupted; nothing was written");
     if (code)

@@ -55,7 +55,8 @@ static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char 
             n += snprintf(names + n, sizeof names - (size_t)n, "%s--%s", before, all[i].name);
             k++;
         }
-    report(TN_CODE_USAGE, "train: %s %s missing", names, count > 1 ? "are" : "is");
+    report(TN_CODE_USAGE, "train: %s %s missing%s", names, count > 1 ? "are" : "is",
+           all[1].missing ? "; --epochs or --max-sec may stand for --steps" : "");
     if (!graph && !tn_model_open(ctx, t->model, &m)) {
         tn_model_shape(m, &vocab, &context);
         tn_model_free(m);
@@ -385,6 +386,8 @@ static int resume(tn_context *ctx, Train *a)
     int code = resume_find(ctx, t->out, from);
     if (code)
         return report_last(code, ctx);
+    if (from->step < 0 && (code = resume_not_inside(t->out)) >= 0)
+        return code;
     if (from->step < 0 && !t->model)
         return report(TN_CODE_FAIL, "%s: no checkpoint there to go on from", t->out);
     if (from->step < 0) {
@@ -443,6 +446,8 @@ static int finish_options(tn_context *ctx, Train *a)
         code = launch_check(command_find("train"), a->table, &a->c);
     if (code < 0)
         code = train_samples(&a->c.o, t);
+    if (code < 0)
+        code = options_storable(command_find("train"), a->table);
     if (code >= 0)
         return code;
     t->described = options_describe(a->table);

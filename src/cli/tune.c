@@ -76,7 +76,7 @@ static void put_title(FILE *f, const Tune *x, const tn_tune_news *n)
 static void print_step(const Tune *x, const tn_tune_news *n)
 {
     if (x->terminal)
-        fputs("\r\033[K", stderr);
+        line_clear(stderr);
     put_title(stdout, x, n);
     if (n->known)
         printf("  nothing is new, estimated %.4g s\n", n->est_sec);
@@ -122,11 +122,16 @@ static void show(void *arg, const tn_tune_news *n)
         say_before(x, n);
     if (!x->terminal)
         return;
-    fprintf(stderr, "\r\033[K%d of %d  ", n->step + 1, n->nstep);
-    put_title(stderr, x, n);
-    fprintf(stderr, "  %s", n->doing);
+    char title[200] = "", part[200] = "";
+    FILE *f = fmemopen(title, sizeof title, "w");
+    if (f) {
+        put_title(f, x, n);
+        fclose(f);
+    }
     if (n->count)
-        fprintf(stderr, " %lld of %lld %s", (long long)n->done + 1, (long long)n->count, n->call);
+        snprintf(part, sizeof part, " %lld of %lld %s", (long long)n->done + 1, (long long)n->count,
+                 n->call);
+    line_show(stderr, "%d of %d  %s  %s%s", n->step + 1, n->nstep, title, n->doing, part);
     fflush(stderr);
 }
 
@@ -166,7 +171,7 @@ static int measure(tn_context *ctx, Tune *x)
     code = tn_tune(ctx, x->step, x->count, &o);
     interrupt_end(INTERRUPT_WAITS);
     if (x->terminal && code)
-        fputs("\r\033[K", stderr);
+        line_clear(stderr);
     if (code)
         return report_last(code, ctx);
     say_after(x, path);

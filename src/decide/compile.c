@@ -250,12 +250,19 @@ static int fill_batch(const CompileSetting *asked, CompileSetting *level)
     return count;
 }
 
+/* Whether something fits with a policy that was asked for, which then stands: it is not "none", in
+ * whose place what is chosen is meant to come. */
+static bool stands(const CompileSearch *s, const CompileSetting *asked)
+{
+    return s->best.nbytes && strcmp(asked->recompute, "none") != 0;
+}
+
 /* With what was asked to be computed again, and, where that may change, with what is chosen. */
 static void vary(CompileSearch *s, const CompileSetting *asked, bool rows)
 {
     CompileSetting level[COMPILE_LEVELS + 1], from = *asked;
     bool other = s->recompute && strcmp(asked->recompute, "auto") != 0;
-    for (int i = 0; i < 1 + other; i++) {
+    for (int i = 0; i < 1 + other && !(i && !rows && stands(s, asked)); i++) {
         from.recompute = i ? "auto" : asked->recompute;
         int count = rows ? fill_batch(&from, level) : fill_accumulate(s->accumulate, &from, level);
         if (rows)

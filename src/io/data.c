@@ -389,8 +389,7 @@ void data_check_text(Arena *tmp, const DataSet *s)
         const DataFile *f = &s->file[i];
         int64_t n = MIN(f->nbytes, (int64_t)HEAD);
         data_bytes(s, f, 0, n, head);
-        foreign_check(tmp, f->path, head, (size_t)n,
-                      "--token-type byte takes its bytes as they are");
+        foreign_check(tmp, f->path, head, (size_t)n, FOREIGN_AS_TOKENS);
     }
 }
 

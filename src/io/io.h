@@ -437,6 +437,10 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
 
 /* ---- not_text.c ---- */
 
+/* The ways to take a file that is no text. */
+#define FOREIGN_AS_TOKENS \
+    "--token-type u16 or u32 takes it as token ids, byte its bytes as they are"
+
 /* Fails where a file's first n bytes, or its name, say that it is no text but holds some, as
  * compressed files, tables and JSON do: with the command that makes text of it, and another line.
  */

@@ -593,7 +593,7 @@ RecordForm foreign_form(Arena *a, const char *path, const char *head, size_t n, 
     How how = {0};
     const char *what = find_kind(&h, &how);
     if (what && how.form == FORM_TEXT)
-        refuse(&h, what, &how, "--token-type byte takes its bytes as they are");
+        refuse(&h, what, &how, FOREIGN_AS_TOKENS);
     *separator = how.separator;
     *as_text = what ? command(&h, &how) : NULL;
     return how.form ? how.form : form_by_name(&h);

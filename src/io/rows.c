@@ -271,7 +271,11 @@ const uint32_t *rows_make(RowMaker *m, const RecordReader *r, const Document *d,
     else if (d->answer)
         make_pair(m, d->text, d->answer);
     else
-        records_fail(r, "a chat needs a template that makes text of it: %s", m->why);
+        records_fail(r,
+                     "a chat needs a template that makes text of it: %s\n  --tokenizer FOLDER "
+                     "names a folder "
+                     "with a tokenizer and its template",
+                     m->why);
     if (d->kind != DOCUMENT_TEXT)
         keep_row(m);
     if (m->counts.left_out && !m->first)

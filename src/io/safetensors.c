@@ -273,7 +273,11 @@ TensorFile *tensors_open(Arena *a, const char *path)
     }
     const char *one = arena_printf(a, "%s/model.safetensors", path);
     const char *index = arena_printf(a, "%s/model.safetensors.index.json", path);
+    const char *latest = arena_printf(a, "%s/latest", path);
     file_check_link(arena_ctx(a), one);
+    if (access(one, F_OK) && access(index, F_OK) && !access(latest, F_OK))
+        fail(arena_ctx(a), TN_FAIL,
+             "%s: no model.safetensors there: of a run name the checkpoint, %s", path, latest);
     if (access(one, F_OK) && !access(index, F_OK))
         read_index(f, path, index);
     else

@@ -49,11 +49,15 @@ static void tell(const Evaluation *e, int64_t done, EvaluationPass *p)
     if (!e->log || (!e->progress && now < p->said + pause))
         return;
     p->said = now;
-    fprintf(e->log, "%sevaluating: %" PRId64 " of %" PRId64 " windows",
-            e->progress ? "\r\033[K" : "", done, e->planned);
+    char after[40] = "", text[120];
     if (done)
-        fprintf(e->log, ", %.0f s left", left * (double)(e->planned - done));
-    fputs(e->progress ? "" : "\n", e->log);
+        snprintf(after, sizeof after, ", %.0f s left", left * (double)(e->planned - done));
+    snprintf(text, sizeof text, "evaluating: %" PRId64 " of %" PRId64 " windows%s", done,
+             e->planned, after);
+    if (e->progress)
+        line_show(e->log, "%s", text);
+    else
+        fprintf(e->log, "%s\n", text);
     fflush(e->log);
 }
 

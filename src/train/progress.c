@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <string.h>
 
 const char *show_line_start(const Trainer *r)
@@ -125,6 +126,21 @@ double show_epochs_done(const Trainer *r, int64_t step)
     return (double)step * (double)r->t->batch / (double)r->feed.windows;
 }
 
+/* The line of progress on a terminal, else a line. */
+__attribute__((format(printf, 2, 3))) static void put_line(const Trainer *r, const char *format,
+                                                           ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (r->t->progress)
+        line_show(r->log, "%s", text);
+    else
+        fprintf(r->log, "%s\n", text);
+}
+
 /* On a terminal one line that is rewritten; elsewhere a line for each fiftieth of the run. */
 static void show_progress(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
 {
@@ -134,24 +150,23 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
         before = (double)(step - 1) / (double)t->steps;
     if (!t->progress && step > 1 && done < 1 && floor(50 * done) <= floor(50 * before))
         return;
-    fprintf(r->log, "%sstep %" PRId64, show_line_start(r), step);
+    char all[24] = "", peak[60] = "";
     if (t->steps != INT64_MAX)
-        fprintf(r->log, "/%" PRId64, t->steps);
-    fprintf(r->log, "  epoch %.2f", show_epochs_done(r, step));
-    fprintf(r->log, "  loss %.4f  %.0f tokens/s", s->loss,
-            (double)(t->batch * t->seq) / smooth_sec);
+        snprintf(all, sizeof all, "/%" PRId64, t->steps);
     if (r->rate.flops > 0 && !r->rate.stale)
-        fprintf(r->log, "  %.0f %% of product peak",
-                100 * peak_part(&r->rate, r->plans.flops, smooth_sec));
-    fprintf(r->log, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
+        snprintf(peak, sizeof peak, "  %.0f %% of product peak",
+                 100 * peak_part(&r->rate, r->plans.flops, smooth_sec));
+    put_line(r, "step %" PRId64 "%s  epoch %.2f  loss %.4f  %.0f tokens/s%s  %.0f s left", step,
+             all, show_epochs_done(r, step), s->loss, (double)(t->batch * t->seq) / smooth_sec,
+             peak, left_sec(r, step, smooth_sec));
 }
 
 void show_estimate(const Trainer *r, int64_t step)
 {
     double left = left_sec(r, step - 1, r->plans.est_sec);
     if (r->feed.data)
-        fprintf(r->log, "%sstep %" PRId64 "  estimated %.3g s a step, %.0f s left%s",
-                show_line_start(r), step, r->plans.est_sec, left, r->t->progress ? "" : "\n");
+        put_line(r, "step %" PRId64 "  estimated %.3g s a step, %.0f s left", step,
+                 r->plans.est_sec, left);
 }
 
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)

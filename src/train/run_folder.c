@@ -88,6 +88,57 @@ struct json_t *folder_state(const char *out, int64_t step)
     return n < (int)sizeof path ? folder_json(path) : NULL;
 }
 
+/* ---- checkpoints ---- */
+
+bool folder_is_checkpoint(const char *folder)
+{
+    char path[CHECKPOINT_PATH];
+    if (snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
+        return false;
+    json_t *state = folder_json(path); /* other programs' files have that name too */
+    bool is = json_is_object(json_object_get(state, "plan")) &&
+              json_is_object(json_object_get(state, "options"));
+    json_decref(state);
+    return is;
+}
+
+/* The bytes of a path that are before its last name, without slashes at their end. */
+static size_t before_name(const char *path, size_t n)
+{
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    while (n && path[n - 1] != '/')
+        n--;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    return n;
+}
+
+void folder_parent(const char *path, char parent[CHECKPOINT_PATH])
+{
+    size_t n = before_name(path, strlen(path));
+    snprintf(parent, CHECKPOINT_PATH, "%.*s", n ? (int)n : 1, n ? path : ".");
+}
+
+bool folder_in_checkpoint(const char *folder, char checkpoint[CHECKPOINT_PATH])
+{
+    char path[CHECKPOINT_PATH];
+    snprintf(path, sizeof path, "%s", folder);
+    while (!realpath(path, checkpoint)) { /* it is made */
+        char inner[CHECKPOINT_PATH];
+        memcpy(inner, path, sizeof inner);
+        folder_parent(inner, path);
+        if (!strcmp(inner, path))
+            return false;
+    }
+    for (size_t n = strlen(checkpoint); n > 1; n = before_name(checkpoint, n)) {
+        checkpoint[n] = 0;
+        if (folder_is_checkpoint(checkpoint))
+            return true;
+    }
+    return false;
+}
+
 /* ---- runs ---- */
 
 static bool is_id(const char *text)
@@ -321,9 +372,22 @@ int path_aside(tn_context *ctx, const char *path, char aside[CHECKPOINT_PATH])
     return 0;
 }
 
+static bool is_same(const char *path, const char *other)
+{
+    struct stat x, y;
+    return !stat(path, &x) && !stat(other, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int folder_check(tn_context *ctx, const TrainOptions *t)
 {
+    char checkpoint[CHECKPOINT_PATH];
     int64_t last = folder_before(t->out, INT64_MAX);
+    if (!t->resume && folder_in_checkpoint(t->out, checkpoint))
+        return tn_context_fail(ctx, TN_CODE_USAGE,
+                               "train: --out %s: %s %s, the checkpoint of a run: expected a folder "
+                               "elsewhere",
+                               t->out, is_same(t->out, checkpoint) ? "this is" : "it lies in",
+                               checkpoint);
     if (t->resume || t->overwrite || last < 0)
         return 0;
     return tn_context_fail(

@@ -109,7 +109,7 @@ static int choose(tn_context *ctx, Source *s, const tn_model *m, const char *run
     const char *first, *binary = tn_data_not_text(s->files);
     int64_t nbytes;
     uint64_t fingerprint;
-    bool has = find_tokenizer(s, m, path) != NULL;
+    bool has = find_tokenizer(s, m, path) != NULL, bytes = s->tokenizer || vocab == 256;
     tn_data_file(s->files, 0, &first, &nbytes, &fingerprint);
     if (is_ids(run) && binary) {
         int code = open_as(ctx, s, run, vocab);
@@ -118,7 +118,7 @@ static int choose(tn_context *ctx, Source *s, const tn_model *m, const char *run
     if (is_ids(run) && !has && !s->tokenizer)
         return refuse(ctx, first, "token ids, as the model was trained on; found text",
                       "--tokenizer names the tokenizer of the text, --token-type says what it is");
-    if (has && binary)
+    if (binary && (has || !bytes))
         return refuse(ctx, binary, "text, found bytes that are none",
                       "--token-type u16 or u32 where these are token ids, byte where each byte is "
                       "a token");
@@ -237,9 +237,13 @@ static int show_progress(void *arg, int64_t done, int64_t total)
         return 0;
     p->last = now;
     p->told = true;
-    fprintf(log_of(p->s), "%stokenizing: %5.1f %% of %.1f MB, %.1f MB/s%s",
-            p->s->progress ? "\r\033[K" : "", 100 * (double)done / (double)total,
-            (double)total * 1e-6, rate, p->s->progress ? "" : "\n");
+    char text[120];
+    snprintf(text, sizeof text, "tokenizing: %5.1f %% of %.1f MB, %.1f MB/s",
+             100 * (double)done / (double)total, (double)total * 1e-6, rate);
+    if (p->s->progress)
+        line_show(log_of(p->s), "%s", text);
+    else
+        fprintf(log_of(p->s), "%s\n", text);
     return 0;
 }
 
@@ -340,7 +344,7 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
     if (code)
         s->data = s->files;
     if (p.told && s->progress)
-        fputs("\r\033[K", log_of(s));
+        line_clear(log_of(s));
     s->made = made != 0;
     if (!code)
         tell_tokens(s, from, made);

@@ -88,6 +88,13 @@ typedef struct TrainOptions {
  * of a checkpoint. */
 int train(tn_context *ctx, tn_model *m, const TrainOptions *t);
 
+/* ---- line.c ---- */
+
+/* Rewrites the line of progress on the terminal that standard error is, without a line feed; f
+ * writes there. */
+void line_show(FILE *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void line_clear(FILE *f);
+
 /* ---- log.c ---- */
 
 /* The stream on which a rank says what it does: rank 0 on standard error; others nowhere, or, with
@@ -271,8 +278,19 @@ void resume_drop(Resume *x);
  * with; "" where they do not, or where no run says. Reads all of them. Returns a code. */
 int base_compare(tn_context *ctx, const tn_model *m, char *text, size_t size);
 
+/* ---- own_files.c ---- */
+
+/* Fails where --data or --val-data would have the file of tokens that a run makes, or its record.
+ */
+int own_files_check(tn_context *ctx, const TrainOptions *t, const char *tokens);
+
 /* ---- run_folder.c ---- */
 
+/* Whether a folder is a checkpoint of a run; and where it is one, or lies in one, which. */
+bool folder_is_checkpoint(const char *folder);
+bool folder_in_checkpoint(const char *folder, char checkpoint[CHECKPOINT_PATH]);
+/* The folder that a path is in, as the path has it. */
+void folder_parent(const char *path, char parent[CHECKPOINT_PATH]);
 /* A JSON file of a folder: a new value, NULL where it cannot be read or is no regular file. */
 struct json_t *folder_json(const char *path);
 

@@ -356,6 +356,12 @@ rm M/chat_template.jinja M/tokenizer_config.json
 refuses 'chats.jsonl:1: a chat needs a template that makes text of it: there is no chat_template.jinja in M' chats.jsonl
 trains pairs.jsonl l
 ok "pairs need no template" cmp h/rows.bin l/rows.bin
+gives 1 'a chat needs a template' train seed --data chats.jsonl $run --out o
+said '--tokenizer FOLDER names a folder with a tokenizer and its template'
+gives 1 'expected a chat template' generate seed --message hi
+said '--prompt TEXT --tokens N takes a text as it is; --tokenizer FOLDER names a folder with a template'
+gives 2 'the model has no folder with a chat template' generate demo --message hi
+said '--prompt TEXT --tokens N takes a text as it is'
 python=$(sed -n 's/^/x/p' "$source/tests/chat/chat_template.jinja" | sed 's/^x//; s/\\/\\\\/g; s/"/\\"/g' | awk '{ printf "%s\\n", $0 }')
 printf '{"model_max_length": 1000000000000000019884624838656, "chat_template": "%s"}' "$python" >M/tokenizer_config.json
 trains chats.jsonl n

@@ -681,4 +681,54 @@ else
     fi
 fi
 
+
+# ---- ways out ----
+
+project=$PWD
+cd "$dir" || exit 1
+for _ in 1 2 3 4; do echo 'a text of a few words, and a few more'; done >words
+few="--data words --batch-size 1 --seq-len 8"
+# shellcheck disable=SC2086
+{
+    gives 1 'model "nosuch": no such folder and no preset of that name' train nosuch $few --steps 1 --out ways
+    said '  presets: gpt2, gpt2-medium, llama3-1b'
+    gives 2 'train: --steps is missing; --epochs or --max-sec may stand for --steps' train demo $few --out ways
+    echo '{"steps": 2}' >steps.json
+    gives 0 'trained 2 steps' train demo --config - $few --out ways <steps.json
+    gives 1 '--config: -:1: expected a JSON object' train demo --config - $few --out ways </dev/null
+}
+gives 2 'merge: --output: expected a folder, found "-"; ./- is one of that name' merge ways -o -
+gives 2 'train: --out: expected a folder, found "-"' train demo --out -
+cp words ./-dash.txt
+gives 2 'unknown option "-dash.txt"; the file of that name is ./-dash.txt' tokenize -dash.txt -o dash.bin
+gives 0 '' tokenize -o dash.bin -- -dash.txt
+gives 1 '--threads: cannot open' tokenize -o dash.bin -- -dash.txt --threads
+# shellcheck disable=SC2086
+gives 2 'train: --out is missing' train $few --steps 1 -- -x
+said ' train --data words --batch-size 1 --seq-len 8 --steps 1 ./-x --out run'
+if [ -c /dev/full ]; then
+    for args in 'plan demo --batch-size 1 --seq-len 8' 'plan demo --batch-size 1 --seq-len 8 --json' 'ops' \
+        'generate ways --prompt a --tokens 3'; do
+        # shellcheck disable=SC2086
+        "$tenon" $args >/dev/full 2>err
+        ok "$args: why it cannot write" grep -q 'standard output: cannot write: No space left on device' err
+    done
+fi
+
+# ---- the line of progress ----
+
+if command -v script >/dev/null; then
+    for columns in 30 200; do
+        script -qc "stty cols $columns; '$tenon' train demo $few --steps 2 --out line --overwrite" /dev/null \
+            </dev/null >typed 2>&1
+        tr '\r' '\n' <typed | grep 'epoch 0' | sed "s/$(printf '\033')\[K//" >lines
+        ok "a line of progress" [ -s lines ]
+        ok "no wider than $columns columns" awk -v most=$columns 'length($0) >= most { bad = 1 } END { exit bad }' lines
+    done
+    ok "whole where there is room" grep -q 's left' lines
+else
+    echo 'note: without script the line of progress is not tested'
+fi
+cd "$project" || exit 1
+
 totals

@@ -70,6 +70,16 @@ ok "quoted for a shell" grep -q -e "--memory '60 MiB'" "$dir/err"
 pasted
 peak=$(sed -n 's/.*its planned peak is \([0-9.]*MiB\), with the library.*/\1/p' "$dir/err")
 ok "the peak that it says, $peak" [ "$(awk '$1 == "peak" { printf "%.2fMiB\n", $2 / 1048576 }' "$dir/out")" = "$peak" ]
+# A policy that was asked for stands where microbatches make it fit.
+set -- demo --batch-size 8 --seq-len 64 --recompute full
+refused plan "$@" --memory $(($(needs "$@") - 1))
+says 'this fits, by estimate the fastest of all that do with --recompute full; its planned peak is '
+case $command in
+*' --recompute full'*' --accumulate '*) ok "" true ;;
+*) ok "--recompute full stands: $command" false ;;
+esac
+pasted
+set -- demo --batch-size 16 --seq-len 256 --recompute none
 if [ -n "$TN_LONG" ]; then
     refused plan demo --batch-size 16 --seq-len 256 --memory 0.06GB --recompute full
     says 'GB, with the library'

@@ -54,6 +54,20 @@ gives 0 '' opt g.tn --passes=cse -o g.tn
 for file in text batch m.jsonl M/config.json M/model.safetensors g.tn; do keeps "$file"; done
 ok "nothing was begun" [ ! -e o ]
 
+# ---- a trace takes the place of traces alone ----
+
+echo precious >notes
+for args in 'train demo --data text --token-type byte --steps 1 --batch-size 1 --seq-len 8 --out o --profile notes' \
+    'run g.tn --inputs o --profile notes' 'plan demo --batch-size 1 --seq-len 8 --trace notes'; do
+    # shellcheck disable=SC2086
+    gives 2 'notes is there already and no trace: it is not replaced' $args
+    ok "it is as it was" [ "$(cat notes)" = precious ]
+done
+: >empty.json
+for _ in 1 2; do
+    gives 0 '' plan demo --batch-size 1 --seq-len 8 --trace empty.json
+done
+
 # ---- empty names ----
 
 for option in data batch out metrics profile tokenizer; do
@@ -64,13 +78,19 @@ gives 2 '--output: expected a path' opt g.tn -o ''
 gives 2 'argument 1 is empty' show ''
 gives 2 'argument 1 is empty' train '' --data text
 
-# ---- token files that are taken as bytes ----
+# ---- token files, and text that is taken as bytes ----
 
 warned='each byte is taken as a token, but the model has a vocabulary of 97; --token-type u16 or u32'
 head -c 400 /dev/zero >zero
-set -- train M --batch-size 1 --seq-len 8 --steps 1 --out o --overwrite --data zero
-gives 0 "zero: $warned" "$@"
-gives 0 "zero: $warned" eval M --data zero
+set -- train M --batch-size 1 --seq-len 8 --steps 1 --out o --overwrite --data
+refused='zero: expected text, found bytes that are none'
+gives 2 "$refused" "$@" zero
+said '--token-type u16 or u32 where these are token ids, byte where each byte is a token'
+gives 2 "$refused" eval M --data zero
+head -c 400 /dev/zero | tr '\0' 'A' >letters
+gives 0 "letters: $warned" "$@" letters
+gives 0 "letters: $warned" eval M --data letters
+set -- "$@" zero
 for more in '--token-type byte' '--token-type u16' '--tokenizer bytes'; do
     # shellcheck disable=SC2086
     gives 0 'trained 1 steps' "$@" $more

@@ -386,4 +386,29 @@ gives 0 'recompute: auto computes ' train "$@" --data "$dir/bytes" --token-type 
     --memory "$memory" --steps 1 --out "$dir/words"
 words=$(cat "$dir/err" "$dir/out" | sed -n 's/^ *\(recompute: auto [^:]*\): .*/\1/p')
 gives 0 "$words: as was decided before" train --resume --steps 2 --out "$dir/words"
+
+# ---- a folder that is no run's but a checkpoint; texts that state.json cannot have ----
+
+cd "$dir" || exit 1
+echo 'a text of a few words, and a few more' >few
+set -- --data few --steps 1 --batch-size 1 --seq-len 8
+gives 0 '' train demo "$@" --out run
+for out in run/latest run/step-1 run/step-1/; do
+    gives 2 "train: --resume: $out is a checkpoint of the run in run: --out run" train --resume --out $out
+    gives 2 "train: --resume: $out is a checkpoint of the run in run: --out run" train demo "$@" --resume --out $out
+    gives 2 "train: --out $out: this is " train demo "$@" --out $out
+    gives 2 "train: --out $out/x/y: it lies in " train demo "$@" --out $out/x/y
+    gives 2 "train: --out $out: this is " train demo "$@" --out $out --overwrite
+done
+ok "nothing was begun there" [ ! -e run/step-1/x ]
+echo '{"version": 4, "resources": []}' >state.json # another program's
+gives 0 '' train demo "$@" --out other
+bad=$(printf 'a\351')
+cp few "$bad"
+for option in data val-data prompt metrics tensorboard freeze; do
+    gives 2 "train: --$option: expected UTF-8" train demo "$@" --val-fraction 0 --sample-tokens 2 --$option "$bad" --out bad
+done
+ok "nothing was begun" [ ! -e bad ]
+gives 0 '' train demo "$@" --out "$bad.run"
+gives 0 '' train --resume --steps 2 --out "$bad.run"
 totals

@@ -100,6 +100,12 @@ gives 0 "data: each byte is a token" train --resume --out bytes --steps 5
 ok "a run from before text was tokenized goes on with bytes" [ ! -e bytes/tokens.bin ]
 mkdir none
 cp M/config.json M/model.safetensors none
+gives 2 "text.bin: expected text, found bytes that are none" train none $run --data text.bin --out none0
+said "--token-type u16 or u32 where these are token ids"
+gives 0 "" tokenize text.txt --token-type u16 -o bytes.u16
+gives 1 "bytes.u16: expected text, found text in UTF-16" train none $run --data bytes.u16 --out none0
+said "--token-type u16 or u32 takes it as token ids, byte its bytes as they are"
+ok "nothing was begun" [ ! -e none0 ]
 gives 0 "warning: text.txt: each byte is taken as a token, but the model has a vocabulary of 512" \
     train none $run --data text.txt --out none1
 said "--tokenizer where they are text"
@@ -112,6 +118,20 @@ gives 0 "" tokenize text.txt --tokenizer none3 -o none.bin
 ok "and its ids" cmp text.bin none.bin
 gives 0 "as they are in none2/tokens.bin" train --resume --out none2 --steps 5
 gives 0 "data: each byte is a token (the model has no tokenizer)" train demo $run --data text.txt --out demo1
+
+# ---- a run in the folder of its data ----
+
+mkdir D
+cp text.txt D
+for data in "--data D" "--data ./D/" "--data D/*" "--data text.txt --val-data D"; do
+    set -f
+    gives 2 "train: --out D: the run makes D/" train M $run $data --out D
+    set +f
+done
+said "expected another folder"
+ok "nothing was begun" [ "$(ls -A D)" = text.txt ]
+gives 0 "written to D/tokens.bin" train M $run --data 'D/*.txt' --out D
+gives 0 "as they are in D/tokens.bin" train --resume --out D --steps 5
 
 # ---- ids in a byte each ----
 

@@ -290,6 +290,8 @@ END
     sed 's/%ids: i64\[2, 8\] batch/%ids: i64[2, 8]/' "$dir/own.tn" >"$dir/roles.tn"
     gives 1 'role batch' train "$dir/roles.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
     sed 's/return loss %loss/return %loss/' "$dir/own.tn" >"$dir/loss.tn"
+    gives 1 "own: no model.safetensors there: of a run name the checkpoint, $dir/own/latest" \
+        train "$dir/own.tn" --inputs "$dir/own" $more --steps 1 --out "$dir/no"
     gives 1 'expected an output of role loss' train "$dir/loss.tn" --inputs "$dir/lm.safetensors" $more --steps 1 --out "$dir/no"
     gives 2 'dropout is for models' train "$dir/own.tn" --inputs "$dir/lm.safetensors" $more --dropout 0.1 --steps 1 --out "$dir/no"
     gives 2 'has no logits or text' generate "$dir/own" --prompt a --tokens 2 --tokenizer bytes
