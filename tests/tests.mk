@@ -93,7 +93,7 @@ $(BUILD)/tests/test_rank_files: LDLIBS += $(foreach f,pwrite pread fsync rename,
 $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
 $(BUILD)/tests/test_peak: $(BUILD)/src/train/peak.o
 $(BUILD)/tests/test_signals: $(BUILD)/src/train/interrupt.o
-$(BUILD)/tests/test_evaluate: $(addprefix $(BUILD)/src/train/,evaluate.o batch.o port.o peak.o)
+$(BUILD)/tests/test_evaluate: $(addprefix $(BUILD)/src/train/,evaluate.o batch.o line.o port.o peak.o)
 $(BUILD)/tests/test_train_ranks: $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/train/*.c))
 $(BUILD)/tests/test_train_ranks: LDLIBS += -Wl,--wrap=peak_new -Wl,--wrap=tn_program_save
 

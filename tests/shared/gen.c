@@ -1,6 +1,5 @@
-/* Random graphs: nodes are random lines of random ops' case files. Each operand is an
- * earlier value of its type within its range; or an earlier value reshaped, cut and squashed by
- * tanh to fit; or a new input. Between them: copies of nodes and views that do nothing. */
+/* Random graphs: nodes are random lines of ops' case files, each operand a new input or an earlier
+ * value, squashed by tanh where need be. Between them: copies of nodes, views that do nothing. */
 #include "gen.h"
 
 #include "../../src/pass/pass.h"
