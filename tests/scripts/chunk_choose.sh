@@ -110,7 +110,7 @@ ok "whole sequences" grep -q '^chunk: embed_tokens, layers.* loss' "$dir/out"
 # Every rank.
 echo '{"model_type":"gpt2","n_embd":768,"n_layer":3,"n_head":4,"n_positions":64,"vocab_size":50257}' \
     >"$dir/ranks.json"
-set -- "$dir/ranks.json" --batch-size 8 --seq-len 64 --mesh dp=2,tp=2 --chunk auto
+set -- "$dir/ranks.json" --batch-size 8 --seq-len 64 --mesh dp=2,tp=2 --machine avx512_bf16 --chunk auto
 gives 0 '' plan "$@" --json
 first=$(hash)
 ok "a rank's graph is sliced: $(loops)" [ "$(loops)" -gt 0 ]
