@@ -216,7 +216,7 @@ def tenon_levels(scores, least):
 def tenon_masked(causal, mask, scale, q, k):
     """The scores of a mask of floats, where levels begin, and each row's greatest score."""
     wide = q.dtype if q.dtype == torch.float64 else torch.float32
-    least = 2.0**46 if wide == torch.float64 else 2.0**17
+    least = 2.0**46 if wide == torch.float64 else 2.0**22
     scores = tenon_levels(tenon_scores(causal, mask.to(wide), scale, q.to(wide), k.to(wide)), least)
     return scores, least, aten.amax.default(scores, [3], True)
 
@@ -243,12 +243,20 @@ def tenon_weights_masked(causal, mask, scale, q, k, lse):
     return aten.exp.default(scores - level - rest)
 
 
+def tenon_leveled(mask, extra):
+    """Whether a mask of floats leaves some row only scores that may count by levels."""
+    if extra is None or not extra.is_floating_point():
+        return False
+    top = aten.amax.default(mask, [3])
+    return bool(aten.any.default(aten.logical_and.default(top < -(2.0**21), top > -inf)))
+
+
 def tenon_attention(causal, scale, q, k, v, extra=None):
     """On the CPU without the matrix of scores; a query that sees nothing gives zeros and a log-sum-exp of inf."""
     like, heads = q, q.shape[2]
     q, k, v = tenon_heads(q, heads), tenon_heads(k, heads), tenon_heads(v, heads)
     causal, mask = tenon_mask(causal, scale, q, k, extra)
-    if extra is not None and extra.is_floating_point():
+    if tenon_leveled(mask, extra):
         o, lse = tenon_attention_masked(causal, mask, scale, q, k, v)
         return aten.permute.default(o, [0, 2, 1, 3]).to(like.dtype), aten.reshape.default(lse, o.shape[:3])
     if q.device.type == "cpu" and q.numel() and k.numel():
@@ -265,7 +273,7 @@ def tenon_attention_backward(causal, scale, do, q, k, v, o, lse, extra=None):
     likes, heads = (q, k, v), q.shape[2]
     do, q, k, v, o = (tenon_heads(x, heads) for x in (do, q, k, v, o))
     causal, mask = tenon_mask(causal, scale, q, k, extra)
-    masked = extra is not None and extra.is_floating_point()
+    masked = tenon_leveled(mask, extra)
     if q.device.type == "cpu" and q.numel() and k.numel() and not masked:
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             do, q, k, v, o, lse, 0.0, causal, attn_mask=mask, scale=scale)

@@ -52,16 +52,17 @@ void flash_mask_strides(const Tensor *mask, int64_t stride[4]);
 /* ---- levels: scores far below 0, which masks of -1e9 or the least float make ----
  *
  * Beside such a score the logarithm of a row's sum is lost in one float, so that a row of nothing
- * but them would have weights exp(s - lse) of 1 each. With a mask, scores below -1.8e5 (f64: below
+ * but them would have weights exp(s - lse) of 1 each. With a mask, scores below -5.7e6 (f64: below
  * -9e13) therefore count by their octave alone: level k, those from -1.37 2^k down, stands for
  * -2^(k+2), and a level weighs nothing beside the ones above it. Where a row's greatest score is a
  * level, lse is that level (1 - log(sum) / 128), which lies between the level and its half: both
  * can be read from it. -inf, not seen, is no level. */
 
-/* Levels begin at -2^k / FLASH_SHARE, which no mask has that people write. */
+/* Levels begin at -2^k / FLASH_SHARE, where f32 tells scores apart by halves: above it, in masks of
+ * -1e6, the forward is a softmax of them, as ATen's. */
 #define FLASH_SHARE 0.73
 /* The least k, of f32 and of f64, and the greatest. */
-enum { FLASH_LEAST = 17, FLASH_LEAST_F64 = 46, FLASH_MOST = 125 };
+enum { FLASH_LEAST = 22, FLASH_LEAST_F64 = 46, FLASH_MOST = 125 };
 
 double flash_least_level(DType d); /* 2^k */
 /* A masked score, or its level. */

@@ -6,25 +6,45 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Whether a folder of which all files are read, or a pattern, has a file of that path, which need
- * not be there. */
-static bool reads(const char *data, const char *path)
+static bool same_folder(const char *x, const char *y)
 {
-    char parent[CHECKPOINT_PATH];
-    struct stat st, in;
-    folder_parent(path, parent);
-    if (stat(data, &st))
-        return !fnmatch(data, path, FNM_PATHNAME | FNM_PERIOD);
-    return S_ISDIR(st.st_mode) && !stat(parent, &in) && st.st_dev == in.st_dev &&
-           st.st_ino == in.st_ino;
+    struct stat s, t;
+    return !stat(x, &s) && S_ISDIR(s.st_mode) && !stat(y, &t) && s.st_dev == t.st_dev &&
+           s.st_ino == t.st_ino;
 }
 
-static int check(tn_context *ctx, const TrainOptions *t, const char *path)
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* However the pattern's folder and that of the path are spelled. */
+static bool matches(const char *pattern, const char *path)
+{
+    char of[CHECKPOINT_PATH], in[CHECKPOINT_PATH];
+    folder_parent(pattern, of);
+    folder_parent(path, in);
+    return !fnmatch(pattern, path, FNM_PATHNAME | FNM_PERIOD) ||
+           (same_folder(of, in) && !fnmatch(name_of(pattern), name_of(path), FNM_PERIOD));
+}
+
+/* Whether a folder of which all files are read, or a pattern, has a file of that path, which need
+ * not be there; `folder`: or a pattern a folder. */
+static bool reads(const char *data, const char *path, bool folder)
+{
+    char parent[CHECKPOINT_PATH];
+    struct stat st;
+    folder_parent(path, parent);
+    return stat(data, &st) ? matches(data, path) : !folder && same_folder(data, parent);
+}
+
+static int check(tn_context *ctx, const TrainOptions *t, const char *path, bool folder)
 {
     for (int i = 0; i < t->ndata + t->nval_data; i++) {
         bool val = i >= t->ndata;
         const char *data = val ? t->val_data[i - t->ndata] : t->data[i];
-        if (reads(data, path))
+        if (reads(data, path, folder))
             return tn_context_fail(
                 ctx, TN_CODE_USAGE,
                 "train: --out %s: the run makes %s, which would be one of the files of "
@@ -36,8 +56,10 @@ static int check(tn_context *ctx, const TrainOptions *t, const char *path)
 
 int own_files_check(tn_context *ctx, const TrainOptions *t, const char *tokens)
 {
-    char record[CHECKPOINT_PATH + 10];
-    snprintf(record, sizeof record, "%s.json", tokens);
-    int code = check(ctx, t, tokens);
-    return code ? code : check(ctx, t, record);
+    char path[CHECKPOINT_PATH + 10];
+    snprintf(path, sizeof path, "%s/latest", t->out);
+    int code = check(ctx, t, path, true);
+    snprintf(path, sizeof path, "%s.json", tokens ? tokens : "");
+    code = code || !tokens ? code : check(ctx, t, tokens, false);
+    return code || !tokens ? code : check(ctx, t, path, false);
 }

@@ -98,7 +98,7 @@ static int open_source(Trainer *r, int i)
                         tn_error(r->ctx), i == 1 ? prefix : "");
     snprintf(tokens, CHECKPOINT_PATH, "%s/%s%s.bin", t->out, prefix,
              s->holds >= TN_HOLDS_ROWS ? "rows" : "tokens");
-    return !code && source_is_text(s) && !t->resume ? own_files_check(r->ctx, t, tokens) : code;
+    return code || t->resume ? code : own_files_check(r->ctx, t, source_is_text(s) ? tokens : NULL);
 }
 
 static int make_sources(Trainer *r)

@@ -280,8 +280,8 @@ int base_compare(tn_context *ctx, const tn_model *m, char *text, size_t size);
 
 /* ---- own_files.c ---- */
 
-/* Fails where --data or --val-data would have the file of tokens that a run makes, or its record.
- */
+/* Fails where --data or --val-data would have the file of tokens that a run makes (NULL: it makes
+ * none), its record, or its checkpoints. */
 int own_files_check(tn_context *ctx, const TrainOptions *t, const char *tokens);
 
 /* ---- run_folder.c ---- */

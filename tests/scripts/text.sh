@@ -129,6 +129,10 @@ for data in "--data D" "--data ./D/" "--data D/*" "--data text.txt --val-data D"
     set +f
 done
 said "expected another folder"
+for out in ./D D/ "$PWD/D"; do # however the folder is spelled
+    gives 2 "train: --out $out: the run makes $out" train M $run --data 'D/*' --out "$out"
+done
+gives 2 "train: --out D: the run makes D/latest" train demo $run --data 'D/*' --token-type byte --out D
 ok "nothing was begun" [ "$(ls -A D)" = text.txt ]
 gives 0 "written to D/tokens.bin" train M $run --data 'D/*.txt' --out D
 gives 0 "as they are in D/tokens.bin" train --resume --out D --steps 5
