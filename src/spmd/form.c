@@ -220,30 +220,6 @@ static bool may_read(const RankForm *h, const char *block, const Node *reader, b
     return made && (!h->block || (block && !strcmp(h->block, block)));
 }
 
-/* Whether a reader of the backward goes on from a form that the forward gathered. */
-static bool is_again(const RankForm *h, const Node *reader)
-{
-    return h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
-}
-
-/* Seconds that a reader of the backward pays for going on from a form that the forward gathered:
- * the form is gathered again there, in a chain with the steps that follow. A reader of that very
- * form shares the new gather. */
-static double again_sec(const Spmd *x, const RankForm *h, const Reshard *r, const Node *reader)
-{
-    bool counts = !x->free || (gathers_count_twice(x) && !h->again);
-    return is_again(h, reader) && r->nstep && counts ? h->sec : 0;
-}
-
-/* Notes that the reader goes on from a form that the forward has gathered. */
-static void note_again(SpmdGraph *s, RankForm *h, const Node *reader)
-{
-    for (; h && is_again(h, reader) && !h->again; h = h->from) {
-        h->again = true;
-        s->x->again += (double)loop_times(s) * h->step_sec;
-    }
-}
-
 /* The form from which the choice has v's readers go on; NULL: it does not say. */
 static const Cut *chosen_source(const SpmdGraph *s, const Value *v, const Node *reader)
 {
@@ -268,7 +244,14 @@ static bool is_chosen(const SpmdGraph *s, const LogicalValue *k, const RankForm 
     return cuts_equal(naxes, h->cut, need) && (h == k->form || source != from || half);
 }
 
-/* The form from which `need` is made, and the steps; NULL: none. from: as the choice has it. */
+static bool about_as_cheap(Price x, Price y)
+{
+    const double rounding = 1e-9; /* of sums of equal seconds */
+    return x.sec <= y.sec * (1 + rounding);
+}
+
+/* The form from which `need` is made, and the steps; NULL: none. from: as the choice has it. Where
+ * the backward gathers again, that is the forward's gather, if a new one takes as long. */
 static RankForm *find_source_from(SpmdGraph *s, const Value *v, const Cut *from, const Cut *need,
                                   const Node *reader, Reshard *steps, Price *price)
 {
@@ -289,9 +272,11 @@ static RankForm *find_source_from(SpmdGraph *s, const Value *v, const Cut *from,
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
             continue;
         double beside = (has_logsumexp(x->mesh, h->cut) ? merge_sec(x, &v->type, h->cut) : 0) +
-                        again_sec(x, h, &r, reader);
+                        form_again_sec(x, h, &r, reader);
         Price more = price_sum(steps_price(s, k, &r), (Price){0, beside});
-        if (price_less(more, *price) || (best && best_merges && !price_less(*price, more))) {
+        bool same = form_is_again(h, reader) && !r.nstep && about_as_cheap(more, *price);
+        if (same || price_less(more, *price) ||
+            (best && best_merges && !price_less(*price, more))) {
             *price = more;
             *steps = r;
             best = h;
@@ -459,7 +444,7 @@ static Value *run_steps(SpmdGraph *s, const Value *v, const Reshard *r, RankForm
 {
     Value *now = h->v;
     double sec = h->sec;
-    note_again(s, h, reader);
+    form_note_again(s, h, reader);
     for (int j = 0; j < r->nstep; j++) {
         const ReshardStep *step = &r->step[j];
         Build b = step_place(s, v, step, now, reader);
@@ -568,11 +553,12 @@ static Value *form_make(SpmdGraph *s, const Value *v, const Cut *need, const Nod
     RankForm *h = find_source(s, v, need, reader, &r, &now);
     if (h && reader)
         make_earlier(h->v, reader->phase);
-    if (h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need)) {
-        note_again(s, h, reader);
+    const bool there = h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need);
+    Price again = there && price_free(now) ? NO_PRICE : remake_price(s, v, need, reader, 0, &y);
+    if (there && about_as_cheap(now, again)) {
+        form_note_again(s, h, reader);
         return h->v;
     }
-    Price again = remake_price(s, v, need, reader, 0, &y);
     bool stays =
         h && !k->param && v->def && (v->def->nin || price_free(now)) && chosen_source(s, v, reader);
     if (!stays && better_again(s, v, again, now) && (!h || s->nremade < MAX_REMADE)) {

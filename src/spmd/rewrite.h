@@ -174,6 +174,17 @@ bool remake_find(const Spmd *x, Arena *tmp, const Value *v, const Cut *need, Rem
 /* v in that form for `reader` (NULL: an output): there already, or emitted now. */
 Value *form_get(SpmdGraph *s, const Value *v, const Cut *need, const Node *reader);
 
+/* ---- again.c ---- */
+
+/* Whether a reader of the backward goes on from a form that the forward gathered. */
+bool form_is_again(const RankForm *h, const Node *reader);
+/* Seconds that the reader pays for that, before the steps r: the form is gathered again, once for
+ * all readers where a choice of all forms counts it. By recipes a reader of that very form shares
+ * the gather of others. */
+double form_again_sec(const Spmd *x, const RankForm *h, const Reshard *r, const Node *reader);
+/* Notes that the reader goes on from the form. */
+void form_note_again(SpmdGraph *s, RankForm *h, const Node *reader);
+
 /* ---- lowering.c ---- */
 
 static inline bool cut_slices(const Cut *c)

@@ -7,6 +7,8 @@
  * forward and again for the backward, and a transpose of llama's goes on from the whole matrix. In
  * two microbatches with what is gathered kept, llama's loop takes a transpose of what all readers
  * of the weight go on from, and a transpose of gpt2's has a form that another reader had gathered.
+ * At gpt2's lowest limit a product of the backward takes a slice of a whole transpose, which the
+ * forward had exchanged for: it must not exchange again.
  *
  * `test_shard_limits FOLDER [MESH]` runs one model in all ways. TN_LONG=1: all models in two ways,
  * on all meshes. */
@@ -157,6 +159,7 @@ int main(int argc, char **argv)
         test((Job){.folder = "qwen3-tiny", .mesh = "tp=8"}, 0);
         test((Job){.folder = "llama-tiny", .mesh = "fsdp=4,tp=2"}, 0);
         test((Job){.folder = "llama-tiny", .mesh = "fsdp=4,tp=2"}, 1);
+        test((Job){.folder = "gpt2-tiny", .mesh = "dp=2,fsdp=2,tp=2"}, 0);
         test((Job){.folder = "gpt2-tiny", .mesh = "dp=2,fsdp=2,tp=2", .first = 1, .last = 1}, 1);
         return test_report();
     }
