@@ -36,7 +36,7 @@ static int run(Call *c)
     return p->text.blocks ? fused_launch(c, p->kernel, &p->text, p->argument) : 0;
 }
 
-/* Of dropout, the one op in bodies that reads what may be wrong. */
+/* Faults of dropout, the one op in bodies that reads what may be wrong. */
 static const char *const faults[] = {"offset %lld of axis %lld: expected %lld to %lld", NULL};
 
 CUDA_KERNELS(fused) = {{.name = "compiled",

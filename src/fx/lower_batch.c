@@ -110,7 +110,7 @@ static Value *space_sum(Site *s, Value *x)
     return naxes ? lower_reduce(s, "sum", x, naxes, space, false) : x;
 }
 
-/* Of sums over space, the sums over the batch. */
+/* Adds sums over space over the batch. */
 static ChannelSums batch_sums(Site *s, const ChannelSums *x)
 {
     static const int64_t batch = 0;

@@ -289,7 +289,7 @@ static uint64_t apart(const Call *c)
     return mask;
 }
 
-/* What a lane checks before the first element, by operands that are there. */
+/* A lane's check before the first element, by operands that are there. */
 static int check_lane(Call *c, const TileStep *s)
 {
     const TileRun x = {.c = c, .p = c->state};

@@ -1,5 +1,4 @@
-/* How a body of `fused` goes through its tiles: made once (fused_tiling.c), run by fused_tiles.c.
- */
+/* The way of a `fused` body through its tiles: made once (fused_tiling.c), run by fused_tiles.c. */
 #ifndef TENON_FUSED_TILES_H
 #define TENON_FUSED_TILES_H
 

@@ -8,8 +8,8 @@
  * it has the form from which they go on, but at its node the form that this makes; where a moment's
  * node needs another one, both are there, which counts where bytes are limited (shard_beside.c).
  * Results of the optimizer take the place of what they replace; what is gathered, or cast, of
- * parameters is dropped and made again, so it counts only at the node that reads it. What a loop
- * reads and is made before it is there for all iterations, casts of parameters too. The plan of
+ * parameters is dropped and made again, so it counts only at the node that reads it. A value
+ * that a loop reads is there for all iterations, casts of parameters too. The plan of
  * the step says what it needs in truth; here bytes are there to be compared. Linear in readings, in
  * nodes times classes of parameters, and in classes times moments. */
 #include "solved.h"

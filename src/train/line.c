@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* How many bytes of a text have so many characters. */
+/* The number of bytes that so many characters of a text take. */
 static size_t bytes_of(const char *text, int characters)
 {
     size_t at = 0;
