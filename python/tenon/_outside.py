@@ -65,9 +65,9 @@ class Outside:
             sys.settrace(before)
             frame.f_trace_opcodes = False
             self.end()
-            for now, old in tensors:  # PyTorch leaves tensors without data in a module that has two names
-                if any(now.get(key) is not x for key, x in old.items()):
-                    now.update(old)
+            for held, old in tensors:  # PyTorch leaves tensors without data in a module that has two names
+                if any(held.get(key) is not x for key, x in old.items()):
+                    held.update(old)
 
     def begin(self):
         """The step begins, once more."""

@@ -175,8 +175,6 @@ const char *foreign_command(const char *word);
 
 /* ---- output_is_input.c ---- */
 
-/* Whether both are there and are one file or folder. */
-bool path_same(const char *path, const char *other);
 /* Fails (2) where a file to be written (OPT_OUT) is one that is read (OPT_IN, OPT_INS, the
  * arguments; of folders the files of models) or that is written twice, and (1) where a file cannot
  * be written, before anything else is done; else -1. */

@@ -1,6 +1,7 @@
 /* Refuses a command that would read and write the same file, before anything is opened, as the
  * output would destroy the input. Files are compared by device and inode, so that other spellings,
  * links and standard input from the file are found too. */
+#include "../train/train.h"
 #include "cli.h"
 
 #include <dirent.h>
@@ -16,12 +17,6 @@
 static bool same(const struct stat *x, const struct stat *y)
 {
     return x->st_dev == y->st_dev && x->st_ino == y->st_ino;
-}
-
-bool path_same(const char *path, const char *other)
-{
-    struct stat x, y;
-    return !stat(path, &x) && !stat(other, &y) && same(&x, &y);
 }
 
 /* Files that are read of a model's or a tokenizer's folder. */

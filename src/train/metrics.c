@@ -247,12 +247,10 @@ static void find_originals(Trainer *r)
 
 bool metrics_original(const Trainer *r, const char *path)
 {
-    struct stat x, y;
     bool found = false;
     for (size_t i = 0; i < json_array_size(r->metrics.originals); i++) {
         const char *original = json_string_value(json_array_get(r->metrics.originals, i));
-        found |= original && !stat(path, &x) && !stat(original, &y) && x.st_dev == y.st_dev &&
-                 x.st_ino == y.st_ino;
+        found |= original && path_same(path, original);
     }
     return found;
 }

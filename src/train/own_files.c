@@ -6,27 +6,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool same_folder(const char *x, const char *y)
-{
-    struct stat s, t;
-    return !stat(x, &s) && S_ISDIR(s.st_mode) && !stat(y, &t) && s.st_dev == t.st_dev &&
-           s.st_ino == t.st_ino;
-}
-
 static const char *name_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
 
-/* However the pattern's folder and that of the path are spelled. */
+/* Compares folders, not their spelling. */
 static bool matches(const char *pattern, const char *path)
 {
     char of[CHECKPOINT_PATH], in[CHECKPOINT_PATH];
     folder_parent(pattern, of);
     folder_parent(path, in);
     return !fnmatch(pattern, path, FNM_PATHNAME | FNM_PERIOD) ||
-           (same_folder(of, in) && !fnmatch(name_of(pattern), name_of(path), FNM_PERIOD));
+           (path_same(of, in) && !fnmatch(name_of(pattern), name_of(path), FNM_PERIOD));
 }
 
 /* Whether a folder of which all files are read, or a pattern, has a file of that path, which need
@@ -36,7 +29,7 @@ static bool reads(const char *data, const char *path, bool folder)
     char parent[CHECKPOINT_PATH];
     struct stat st;
     folder_parent(path, parent);
-    return stat(data, &st) ? matches(data, path) : !folder && same_folder(data, parent);
+    return stat(data, &st) ? matches(data, path) : !folder && path_same(data, parent);
 }
 
 static int check(tn_context *ctx, const TrainOptions *t, const char *path, bool folder)

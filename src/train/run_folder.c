@@ -372,7 +372,7 @@ int path_aside(tn_context *ctx, const char *path, char aside[CHECKPOINT_PATH])
     return 0;
 }
 
-static bool is_same(const char *path, const char *other)
+bool path_same(const char *path, const char *other)
 {
     struct stat x, y;
     return !stat(path, &x) && !stat(other, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
@@ -386,7 +386,7 @@ int folder_check(tn_context *ctx, const TrainOptions *t)
         return tn_context_fail(ctx, TN_CODE_USAGE,
                                "train: --out %s: %s %s, the checkpoint of a run: expected a folder "
                                "elsewhere",
-                               t->out, is_same(t->out, checkpoint) ? "this is" : "it lies in",
+                               t->out, path_same(t->out, checkpoint) ? "this is" : "it lies in",
                                checkpoint);
     if (t->resume || t->overwrite || last < 0)
         return 0;

@@ -289,6 +289,8 @@ int own_files_check(tn_context *ctx, const TrainOptions *t, const char *tokens);
 /* Whether a folder is a checkpoint of a run; and where it is one, or lies in one, which. */
 bool folder_is_checkpoint(const char *folder);
 bool folder_in_checkpoint(const char *folder, char checkpoint[CHECKPOINT_PATH]);
+/* Whether both are there and are one file or folder. */
+bool path_same(const char *path, const char *other);
 /* The folder that a path is in, as the path has it. */
 void folder_parent(const char *path, char parent[CHECKPOINT_PATH]);
 /* A JSON file of a folder: a new value, NULL where it cannot be read or is no regular file. */
